@@ -114,6 +114,21 @@ async def test_a_plain_write_takes_fields_over(api: Api, core: str) -> None:
     assert text.endswith(": .data.x")
 
 
+async def test_owners_that_are_taken_away_come_back_with_the_next_apply(api: Api, core: str) -> None:
+    path, base = f"{core}/configmaps/a", f"{core}/configmaps/a?fieldManager="
+    (await api("POST", f"{core}/configmaps", configmap("a", x="1"))).ok()
+    reset = {"metadata": {"managedFields": [{}]}, "data": {"x": "2"}}
+    assert "managedFields" not in (await api("PATCH", path, reset, content=MERGE)).ok()["metadata"]
+    later = await api("PATCH", f"{base}editor", {"data": {"y": "1"}}, content=MERGE)
+    assert "managedFields" not in later.ok()["metadata"]
+    text = (await api("PATCH", f"{base}ann", configmap("a", y="2"), content=APPLY)).refused(409, "Conflict")
+    assert text == 'Apply failed with 1 conflict: conflict with "before-first-apply" using v1: .data.y'
+    found = (await api("PATCH", f"{base}ann", configmap("a", z="3"), content=APPLY)).ok()
+    owners = {each["manager"]: each["fieldsV1"] for each in found["metadata"]["managedFields"]}
+    assert owners["ann"] == {"f:data": {"f:z": {}}}
+    assert owners["before-first-apply"]["f:data"].keys() - {"."} == {"f:x", "f:y"}
+
+
 async def test_apply_merges_lists_by_their_keys(api: Api, namespace: str) -> None:
     base = f"/apis/apps/v1/namespaces/{namespace}/deployments/a?fieldManager="
     (await api("PATCH", f"{base}ann", deployment("a"), content=APPLY)).ok()

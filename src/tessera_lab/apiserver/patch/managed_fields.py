@@ -95,6 +95,15 @@ def parse_entries(obj: Mapping[str, Any]) -> list[ManagedFieldsEntry]:
     ]
 
 
+def owners_before_apply(live: Mapping[str, Any], topology: MergeTopology, now: str) -> list[ManagedFieldsEntry]:
+    """The entries of a stored object that an apply starts from: without any, all its fields have one owner."""
+    entries = parse_entries(live)
+    if entries or not live.get("metadata", {}).get("uid"):
+        return entries
+    writer = FieldWriter(manager="before-first-apply", operation="Update", api_version=str(live.get("apiVersion", "")))
+    return [ManagedFieldsEntry(writer, now, changed_fields({}, remove_system_fields(live), topology)[0])]
+
+
 def store_entries(obj: Obj, entries: Sequence[ManagedFieldsEntry]) -> None:
     """Sets the object's managedFields, appliers first, as Kubernetes sorts them."""
     retained = sorted((e for e in entries if e.fields), key=lambda e: (e.writer.operation, e.time, e.writer.manager))
@@ -125,10 +134,14 @@ def update_managed_fields(
 ) -> None:
     """Sets managedFields after an Update from ``old`` (None: a create) to ``obj``.
 
+    An object whose entries were taken away has no owners until the next apply (``skipnonapplied.go``).
     Entries stay in their stored form, so that a set that does not change is neither read nor built again. A client that
     writes the object may also write its entries, as kubectl does when it changes to server-side apply.
     """
     before = _entries_after_update(obj, old, writer) if old else ()
+    if old and not before:
+        obj["metadata"].pop("managedFields", None)
+        return
     changed, removed = changed_fields(remove_system_fields(old) if old else {}, remove_system_fields(obj), topology)
     if not changed and not removed:
         _set_entries(obj, before)

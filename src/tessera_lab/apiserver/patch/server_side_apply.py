@@ -31,7 +31,7 @@ from tessera_lab.apiserver.patch.field_sets import (
 from tessera_lab.apiserver.patch.managed_fields import (
     FieldWriter,
     ManagedFieldsEntry,
-    parse_entries,
+    owners_before_apply,
     remove_system_fields,
     store_entries,
 )
@@ -70,7 +70,7 @@ def apply_configuration(
     desired = remove_nulls(config)
     merged: Obj = _merge(live, desired, topology)
     stated = fields_of(remove_system_fields(desired), topology) if remove_system_fields(desired) else {}
-    entries = parse_entries(live)
+    entries = owners_before_apply(live, topology, now)
     others = [each for each in entries if not each.is_by(writer)]
     last = next((each for each in entries if each.is_by(writer)), None)
     settled = deep_copy(merged)
