@@ -1,4 +1,4 @@
-"""The policy of agents spends no rule on the Event that each pod with a slice gets."""
+"""The policy of agents spends no rule on what each pod with a slice brings: an Event, an Instaslice's status."""
 
 import copy
 from typing import Any
@@ -55,19 +55,35 @@ def without(name: str) -> Obj:
 
 
 def judged(
-    server: ApiServer, obj: Obj | None, *, node: str = "node-1", namespace: str = "team", old: Obj | None = None
+    server: ApiServer,
+    obj: Obj | None,
+    *,
+    node: str = "node-1",
+    namespace: str = "team",
+    old: Obj | None = None,
+    of: tuple[str, ...] = ("", "v1", "events", ""),
 ) -> str:
-    """The reason for which the policy refuses an agent's Event; empty if it admits it."""
+    """The reason for which the policy refuses an agent's write, of an Event or ``of``; empty if it admits it."""
     who = service_account_user("tessera-system", "tessera-agent")
     user = UserInfo(name=who.name, groups=who.groups, extra={NODE_NAME: (node,)} if node else {})
     operation = "CREATE" if old is None else "DELETE" if obj is None else "UPDATE"
+    group, version, resource, subresource = of
+    named = obj or old
+    assert named is not None
     asked = Attributes(
-        user=user, verb=operation.lower(), version="v1", resource="events", namespace=namespace, name="web-0.1"
+        user=user,
+        verb=operation.lower(),
+        group=group,
+        version=version,
+        resource=resource,
+        subresource=subresource,
+        namespace=namespace,
+        name=named["metadata"]["name"],
     )
     assert server.parts.policies is not None
     try:
         server.parts.policies.validate(
-            AdmissionRequest(attributes=asked, operation=operation, kind="Event", obj=obj, old=old)
+            AdmissionRequest(attributes=asked, operation=operation, kind=named["kind"], obj=obj, old=old)
         )
     except StatusError as error:
         return str(error)
@@ -102,3 +118,31 @@ def test_every_other_event_of_an_agent_is_judged_as_before(case: str) -> None:
     assert "judged" in judged(refusing(), copy.deepcopy(obj), **more)
     as_before = judged(always_judged(), copy.deepcopy(obj), **more)
     assert judged(serving(policies()), obj, **more) == as_before
+
+
+INSTASLICE = ("inference.redhat.com", "v1alpha1", "instaslices", "")
+STATUS = (*INSTASLICE[:3], "status")
+
+
+def instaslice(node: str) -> Obj:
+    return {"apiVersion": "inference.redhat.com/v1alpha1", "kind": "Instaslice", "metadata": {"name": node}}
+
+
+def test_the_status_of_the_own_instaslice_costs_no_rule() -> None:
+    own = instaslice("node-1")
+    assert judged(refusing(), own, old=own, of=STATUS) == ""
+    assert judged(always_judged(), own, old=own, of=STATUS) == "", "what is spared would be admitted"
+
+
+@pytest.mark.parametrize("node", ["node-1", "node-2", ""])
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
+def test_every_other_instaslice_of_an_agent_is_judged_as_before(operation: str, node: str) -> None:
+    if operation == "UPDATE" and node == "node-1":
+        return
+    old, obj = (None if operation == "CREATE" else instaslice("node-1")), instaslice("node-1")
+    given = None if operation == "DELETE" else obj
+    of = STATUS if operation == "UPDATE" else INSTASLICE
+    assert "judged" in judged(refusing(), given, node=node, old=old, of=of)
+    as_before = judged(always_judged(), given, node=node, old=old, of=of)
+    assert judged(serving(policies()), given, node=node, old=old, of=of) == as_before
+    assert bool(as_before) is (node != "node-1")
