@@ -55,6 +55,8 @@ V = TypeVar("V")
 
 #: Objects per page of a list; client-go's default.
 PAGE_SIZE = 500
+#: The server looks for fields that it does not know, to warn of them; nobody reads the warnings of our writes.
+NO_WARNINGS = ("fieldValidation", "Ignore")
 
 
 class Client:
@@ -206,7 +208,7 @@ class Client:
         answer = await self.request(
             "POST",
             resource.path(namespace),
-            query=[("fieldManager", self._field_manager), *([("dryRun", "All")] if dry_run else [])],
+            query=[("fieldManager", self._field_manager), NO_WARNINGS, *([("dryRun", "All")] if dry_run else [])],
             body=manifest(resource, item),
         )
         return self._decode(resource, answer)
@@ -260,7 +262,7 @@ class Client:
             answer = await self.request(
                 "PATCH",
                 resource.path(namespace, name, subresource),
-                query=[("fieldManager", self._field_manager)],
+                query=[("fieldManager", self._field_manager), NO_WARNINGS],
                 body=with_preconditions(patch, resource_version, uid),
                 content_type=MERGE_PATCH,
             )
