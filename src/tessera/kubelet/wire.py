@@ -1,4 +1,7 @@
-"""Translates between the values of :mod:`tessera.kubelet.interfaces` and kubelet's protobuf messages. Pure."""
+"""Translates between the values of :mod:`tessera.kubelet.interfaces` and kubelet's protobuf messages. Pure.
+
+Only what a plugin answers and reads is here; the simulated kubelet has the other side.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,8 +11,6 @@ from tessera.kubelet.interfaces import (
     ContainerDevices,
     ContainerResources,
     Device,
-    DeviceNode,
-    Mount,
     PluginOptions,
     PodResources,
     PreferredRequest,
@@ -32,14 +33,6 @@ def options_to_wire(options: PluginOptions) -> dp.DevicePluginOptions:
     )
 
 
-def options_from_wire(message: dp.DevicePluginOptions) -> PluginOptions:
-    """DevicePluginOptions."""
-    return PluginOptions(
-        pre_start_required=message.pre_start_required,
-        get_preferred_allocation_available=message.get_preferred_allocation_available,
-    )
-
-
 def devices_to_wire(devices: Iterable[Device]) -> dp.ListAndWatchResponse:
     """A full device list. A device without NUMA nodes has no topology at all, as kubelet expects."""
     return dp.ListAndWatchResponse(devices=[_device_to_wire(device) for device in devices])
@@ -49,32 +42,6 @@ def _device_to_wire(device: Device) -> dp.Device:
     message = dp.Device(ID=device.id, health=HEALTHY if device.healthy else UNHEALTHY)
     message.topology.nodes.extend(dp.NUMANode(ID=node) for node in device.numa_nodes) if device.numa_nodes else None
     return message
-
-
-def devices_from_wire(message: dp.ListAndWatchResponse) -> tuple[Device, ...]:
-    """A full device list. Every health but ``Healthy`` counts as unhealthy, as in kubelet."""
-    return tuple(
-        Device(
-            id=device.ID,
-            healthy=device.health == HEALTHY,
-            numa_nodes=tuple(node.ID for node in device.topology.nodes),
-        )
-        for device in message.devices
-    )
-
-
-def preferred_to_wire(requests: Iterable[PreferredRequest]) -> dp.PreferredAllocationRequest:
-    """PreferredAllocationRequest."""
-    return dp.PreferredAllocationRequest(
-        container_requests=[
-            dp.ContainerPreferredAllocationRequest(
-                available_deviceIDs=request.available,
-                must_include_deviceIDs=request.must_include,
-                allocation_size=request.size,
-            )
-            for request in requests
-        ]
-    )
 
 
 def preferred_from_wire(message: dp.PreferredAllocationRequest) -> list[PreferredRequest]:
@@ -96,11 +63,6 @@ def preferences_to_wire(preferences: Iterable[Sequence[str]]) -> dp.PreferredAll
     )
 
 
-def allocate_to_wire(requests: Iterable[Sequence[str]]) -> dp.AllocateRequest:
-    """AllocateRequest."""
-    return dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest(devices_ids=ids) for ids in requests])
-
-
 def allocations_to_wire(allocations: Iterable[ContainerAllocateResponse]) -> dp.AllocateResponse:
     """AllocateResponse."""
     return dp.AllocateResponse(container_responses=[_allocation_to_wire(allocation) for allocation in allocations])
@@ -119,59 +81,6 @@ def _allocation_to_wire(allocation: ContainerAllocateResponse) -> dp.ContainerAl
         ],
         annotations=allocation.annotations,
         cdi_devices=[dp.CDIDevice(name=name) for name in allocation.cdi_devices],
-    )
-
-
-def allocations_from_wire(message: dp.AllocateResponse) -> list[ContainerAllocateResponse]:
-    """AllocateResponse."""
-    return [
-        ContainerAllocateResponse(
-            envs=dict(answer.envs),
-            mounts=tuple(
-                Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
-                for mount in answer.mounts
-            ),
-            device_nodes=tuple(
-                DeviceNode(container_path=node.container_path, host_path=node.host_path, permissions=node.permissions)
-                for node in answer.devices
-            ),
-            annotations=dict(answer.annotations),
-            cdi_devices=tuple(device.name for device in answer.cdi_devices),
-        )
-        for answer in message.container_responses
-    ]
-
-
-def pod_to_wire(pod: PodResources) -> pr.PodResources:
-    """One pod of a pod-resources answer."""
-    return pr.PodResources(
-        name=pod.name,
-        namespace=pod.namespace,
-        containers=[
-            pr.ContainerResources(
-                name=container.name,
-                devices=[container_devices_to_wire(held) for held in container.devices],
-                dynamic_resources=[_claim_to_wire(claim) for claim in container.claims],
-            )
-            for container in pod.containers
-        ],
-    )
-
-
-def _claim_to_wire(claim: ClaimDevices) -> pr.DynamicResource:
-    return pr.DynamicResource(
-        claim_name=claim.name,
-        claim_namespace=claim.namespace,
-        claim_resources=[
-            pr.ClaimResource(
-                cdi_devices=[pr.CDIDevice(name=name) for name in each.cdi_devices],
-                driver_name=driver,
-                pool_name=each.pool,
-                device_name=each.device,
-                share_id=each.share_id or None,
-            )
-            for driver, each in claim.devices
-        ],
     )
 
 
@@ -196,16 +105,6 @@ def _claim_from_wire(message: pr.DynamicResource) -> ClaimDevices:
     )
 
 
-def container_devices_to_wire(held: ContainerDevices) -> pr.ContainerDevices:
-    """Devices of one resource."""
-    return pr.ContainerDevices(resource_name=held.resource_name, device_ids=held.device_ids)
-
-
-def container_devices_from_wire(message: pr.ContainerDevices) -> ContainerDevices:
-    """Devices of one resource."""
-    return ContainerDevices(resource_name=message.resource_name, device_ids=tuple(message.device_ids))
-
-
 def pod_from_wire(message: pr.PodResources) -> PodResources:
     """One pod of a pod-resources answer.
 
@@ -217,7 +116,10 @@ def pod_from_wire(message: pr.PodResources) -> PodResources:
         containers=tuple(
             ContainerResources(
                 name=container.name,
-                devices=tuple(container_devices_from_wire(held) for held in container.devices),
+                devices=tuple(
+                    ContainerDevices(resource_name=held.resource_name, device_ids=tuple(held.device_ids))
+                    for held in container.devices
+                ),
                 claims=tuple(_claim_from_wire(claim) for claim in container.dynamic_resources),
             )
             for container in message.containers

@@ -5,8 +5,9 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from tessera.agent.inventory.gpu_inventory import GpuState, nvlink_groups, read_gpu_inventory
+from tessera.agent.inventory.gpu_inventory import GpuState, read_gpu_inventory
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, enable_mig, node_gpus, sliceable_gpus
+from tessera.claims.agent.claim_publisher import nvlink_groups
 from tessera.clock import SystemClock
 from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible

@@ -335,27 +335,3 @@ def _engines_of(row: GiProfileInfo) -> Engines:
         jpeg_engines=row.jpeg_engines,
         ofa_engines=row.ofa_engines,
     )
-
-
-def nvlink_groups(cards: Sequence[GpuState]) -> dict[str, str]:
-    """Returns for each card that NVLinks join to others a text that those cards share; by the card's UUID.
-
-    Of a fabric over several machines it is cluster and clique, as the label ``nvidia.com/gpu.clique``; else the UUID of
-    the group's first card. Cards are joined by a link to each other, or by links to one switch.
-    """
-    group = {card.uuid: card.uuid for card in cards}
-    ends: dict[str, str] = {card.info.pci_bus_id: card.uuid for card in cards}
-    for card in cards:
-        for link in card.links:
-            other = ends.setdefault(link.remote_pci, card.uuid) if link.remote_pci else card.uuid
-            old, new = group[card.uuid], group[other]
-            group = {uuid: new if root == old else root for uuid, root in group.items()}
-    found: dict[str, str] = {}
-    for card in cards:
-        fabric = None if card.attributes is None else card.attributes.fabric
-        members = [each.uuid for each in cards if group[each.uuid] == group[card.uuid]]
-        if fabric is not None and not card.info.mig_enabled:
-            found[card.uuid] = ".".join(fabric)
-        elif len(members) > 1:
-            found[card.uuid] = members[0]
-    return found

@@ -18,14 +18,13 @@ from collections.abc import Iterator
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.gpu_inventory import nvlink_groups
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
 from tessera.api.names import PodUid, gives_by_claims
 from tessera.claims.agent.claim_daemons import ClaimDaemons
 from tessera.claims.agent.claim_driver import ClaimDriver
-from tessera.claims.agent.claim_publisher import ClaimPublisher, PublishedCards, node_card
+from tessera.claims.agent.claim_publisher import ClaimPublisher, PublishedCards, node_card, nvlink_groups
 from tessera.claims.agent.prepared_claims import PreparedClaims
 from tessera.controller.objects.pod_constraints import read_device_claims
 from tessera.dra.node_devices import PublishOptions

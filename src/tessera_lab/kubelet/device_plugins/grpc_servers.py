@@ -11,7 +11,7 @@ from tessera.kubelet.methods import GET, GET_ALLOCATABLE, LIST, OPTIONS, POD_RES
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
 from tessera.kubelet.sockets import KUBELET_SOCKET
-from tessera.kubelet.wire import VERSION, container_devices_to_wire, pod_to_wire
+from tessera.kubelet.wire import VERSION
 from tessera_lab.kubelet.device_plugins.plugin_client import (
     GrpcPluginClient,
     PodResourcesSource,
@@ -19,6 +19,7 @@ from tessera_lab.kubelet.device_plugins.plugin_client import (
     RegistrationHandler,
     is_extended_resource_name,
 )
+from tessera_lab.kubelet.device_plugins.wire import container_devices_to_wire, pod_to_wire
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -37,7 +37,7 @@ from tessera.kubelet.methods import (
     Response,
 )
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
-from tessera.kubelet.wire import (
+from tessera_lab.kubelet.device_plugins.wire import (
     allocate_to_wire,
     allocations_from_wire,
     devices_from_wire,
