@@ -25,7 +25,8 @@ from tessera.api.queues import QUEUES
 from tessera.clock import Clock, rfc3339
 from tessera.doctor.archive import Archive
 from tessera.doctor.examination import examine, worst
-from tessera.doctor.facts import WEBHOOK, Object, Refusal, followed_config_maps, try_to_read
+from tessera.doctor.facts import WEBHOOK, Object, Refusal
+from tessera.doctor.reading import followed_config_maps, try_to_read
 from tessera.doctor.redaction import ARCHIVE_VALUES, Redaction, environment_values, gpu_pod, uses_gpus
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client

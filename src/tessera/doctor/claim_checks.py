@@ -6,8 +6,9 @@ An installation without ``--claim-driver`` has a finding only if something of cl
 from collections.abc import Iterator, Sequence
 
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL, gives_by_claims
-from tessera.doctor.facts import ClaimFacts, ClusterFacts, Refusal, claim_driver
+from tessera.doctor.facts import ClaimFacts, ClusterFacts, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
+from tessera.doctor.reading import claim_driver
 from tessera.dra.claims import DeviceClass
 from tessera.dra.driver_classes import device_classes, find_rival
 from tessera.dra.requests import GUARD

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from tessera.clock import Clock
 from tessera.doctor.claim_checks import check_claims
-from tessera.doctor.facts import read_facts
 from tessera.doctor.findings import Finding, Verdict
 from tessera.doctor.installation_checks import check_installation
 from tessera.doctor.platform_checks import check_platform
 from tessera.doctor.queue_checks import check_queues
+from tessera.doctor.reading import read_facts
 from tessera.kube.client.client import Client
 
 

@@ -1,76 +1,34 @@
-"""What the examination knows of a cluster, and how it reads that.
+"""What the examination knows of a cluster.
 
-Each part is read for itself: a part that the asker may not read is a :class:`Refusal`, and only the checks that need it
-cannot be made.
+A part that the asker may not read is a :class:`Refusal`, and only the checks that need it cannot be made.
 """
 
-import asyncio
-import re
-from collections.abc import Awaitable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from tessera.access.page_tokens import READER_ACCOUNT
-from tessera.api.documents import load_document
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import (
-    DEVICE_ACCESS_ALLOWED,
-    DEVICE_ACCESS_LABEL,
     INSTASLICE_NAMESPACE,
     QUOTA_RESOURCE,
     SYSTEM_NAMESPACE,
 )
-from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
-from tessera.api.nodes.repairs import REPAIRS_MAP
-from tessera.api.problems import FileRefused
-from tessera.clock import Clock
-from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, DeviceClass
-from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
-from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.dra.claims import DeviceClass
+from tessera.dra.resource_slices import ResourceSlice
 from tessera.kube.resources import (
-    API_SERVICES,
-    CONFIGMAPS,
-    CRDS,
-    DAEMONSETS,
-    DEPLOYMENTS,
-    EVENTS,
-    LEASES,
-    MUTATING_WEBHOOKS,
-    NAMESPACES,
-    NODES,
-    PODS,
     CoreEvent,
     Node,
 )
-from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, Release, release_of
-from tessera.kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, served_resource, served_version
+from tessera.kueue.names import Release
 
-T = TypeVar("T")
 Object = Mapping[str, Any]
 
-#: Where kubelets renew the leases of their nodes.
-NODE_LEASES = "kube-node-lease"
 WEBHOOK = "tessera-webhook"
-#: ConfigMaps that are looked for; while a DaemonSet changes, its agents follow four.
-FOLLOWED = 8
-POLICY_BINDINGS: Resource[dict[str, Any]] = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingadmissionpolicybindings",
-    "ValidatingAdmissionPolicyBinding",
-    False,
-    dict,
-)
 #: The trial pod asks for the memory quota without a slice, which the webhook refuses on every cluster. Its answer to a
 #: request for a slice depends on the cards and their layouts: it gates the pod, leaves it alone, or refuses it.
 TRIAL_RESOURCE = QUOTA_RESOURCE
-#: Series by which the API server tells its feature gates (Kubernetes, ``kubernetes_feature_enabled``).
-_GATE = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]+)",stage="[A-Z]*"\} ([01])', re.MULTILINE)
 
 
 class Right(msgspec.Struct, frozen=True, order=True):
@@ -207,269 +165,3 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     claims: ClaimFacts | Refusal | None = None
     skew: float | Refusal
     now: float
-
-
-async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> ClusterFacts:
-    """Reads everything at once. It writes nothing: the trial pod is a dry run.
-
-    Args:
-        client: the asker's.
-        clock: the asker's clock.
-        trial_namespace: namespace of the trial pod.
-
-    Raises:
-        ConnectionError: the API server does not answer at all.
-    """
-    version, skew = await _version(client, clock)
-    async with asyncio.TaskGroup() as group:
-        nodes = group.create_task(try_to_read(_nodes(client)))
-        pods = group.create_task(try_to_read(_list(client, PODS.as_dicts(), SYSTEM_NAMESPACE)))
-        daemon_sets = group.create_task(try_to_read(_list(client, DAEMONSETS.as_dicts())))
-        namespace = group.create_task(try_to_read(_get(client, NAMESPACES.as_dicts(), SYSTEM_NAMESPACE)))
-        definitions = group.create_task(try_to_read(_list(client, CRDS.as_dicts())))
-        webhook = group.create_task(try_to_read(_get(client, MUTATING_WEBHOOKS.as_dicts(), WEBHOOK)))
-        leader = group.create_task(try_to_read(_get(client, LEASES.as_dicts(), "tessera-controller", SYSTEM_NAMESPACE)))
-        node_leases = group.create_task(try_to_read(_list(client, LEASES.as_dicts(), NODE_LEASES)))
-        gates = group.create_task(try_to_read(_gates(client)))
-        bindings = group.create_task(try_to_read(_names(client, POLICY_BINDINGS)))
-        exempt = group.create_task(try_to_read(_exempt(client)))
-        refused = group.create_task(try_to_read(_refused(client)))
-        node_groups = group.create_task(
-            try_to_read(_get(client, CONFIGMAPS.as_dicts(), NODE_GROUPS_MAP, SYSTEM_NAMESPACE))
-        )
-        repairs = group.create_task(try_to_read(_get(client, CONFIGMAPS.as_dicts(), REPAIRS_MAP, SYSTEM_NAMESPACE)))
-        trial = group.create_task(try_to_read(_trial(client, trial_namespace)))
-        rights = group.create_task(try_to_read(_rights(client)))
-        kueue = group.create_task(try_to_read(_kueue(client)))
-        external = group.create_task(try_to_read(_external_metrics(client)))
-    settings = await try_to_read(_settings(client, pods.result()))
-    driver = claim_driver(pods.result())
-    known = driver or not isinstance(pods.result(), Refusal)
-    by_scheduler = "--claim-placement=scheduler" in _arguments(pods.result())
-    claims = await try_to_read(_claims(client, driver, by_scheduler=by_scheduler)) if known else None
-    return ClusterFacts(
-        version=version,
-        skew=skew,
-        now=clock.now() + (skew if isinstance(skew, float) else 0.0),
-        nodes=nodes.result(),
-        pods=pods.result(),
-        daemon_sets=daemon_sets.result(),
-        namespace=namespace.result(),
-        definitions=definitions.result(),
-        webhook=webhook.result(),
-        leader=leader.result(),
-        node_leases=node_leases.result(),
-        gates=gates.result(),
-        bindings=bindings.result(),
-        exempt=exempt.result(),
-        refused=refused.result(),
-        settings=settings,
-        node_groups=node_groups.result(),
-        repairs=repairs.result(),
-        trial=trial.result(),
-        rights=rights.result(),
-        kueue=kueue.result(),
-        external_metrics=external.result(),
-        claims=claims,
-    )
-
-
-async def try_to_read(reading: Awaitable[T]) -> T | Refusal:
-    """Awaits a reading; returns the reason instead if it was refused or not answered."""
-    try:
-        return await reading
-    except (ApiError, ConnectionError, TimeoutError) as problem:
-        missing = isinstance(problem, NotFound)
-        return Refusal(" ".join(str(problem).split()), missing=missing and not isinstance(problem, Forbidden))
-
-
-async def _version(client: Client, clock: Clock) -> tuple[str | Refusal, float | Refusal]:
-    """The API server's version, and its clock: the date of its answer is that of its middle, to a second."""
-    before = clock.now()
-    try:
-        answer = await client.request("GET", "/version")
-    except ApiError as problem:
-        refusal = Refusal(" ".join(str(problem).split()))
-        return refusal, refusal
-    middle = (before + clock.now()) / 2
-    found = msgspec.json.decode(answer.body)
-    date = answer.headers.get("date", "")
-    try:
-        # The header has whole seconds; half of one is the best guess of what it left out.
-        skew: float | Refusal = parsedate_to_datetime(date).timestamp() + 0.5 - middle
-    except ValueError:
-        skew = Refusal("the API server's answer has no date")
-    return str(found.get("gitVersion", "")), skew
-
-
-async def _external_metrics(client: Client) -> str:
-    try:
-        found = await client.get(API_SERVICES, "v1beta1.external.metrics.k8s.io")
-    except NotFound:
-        return ""
-    service = found["spec"].get("service") or {}
-    return f"{service.get('namespace', '')}/{service.get('name', '')}"
-
-
-async def _nodes(client: Client) -> Sequence[Node]:
-    return (await client.list(NODES)).items
-
-
-async def _get(client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None = None) -> Object:
-    return await client.get(resource, name, namespace)
-
-
-async def _list(client: Client, resource: Resource[dict[str, Any]], namespace: str | None = None) -> Sequence[Object]:
-    return (await client.list(resource, namespace)).items
-
-
-async def _names(client: Client, resource: Resource[Any]) -> Sequence[str]:
-    return [each.metadata.name for each in (await client.list(resource.metadata_only())).items]
-
-
-async def _exempt(client: Client) -> Sequence[str]:
-    label = f"{DEVICE_ACCESS_LABEL}={DEVICE_ACCESS_ALLOWED}"
-    found = await client.list(NAMESPACES.metadata_only(), label_selector=label)
-    return sorted(each.metadata.name for each in found.items)
-
-
-async def _refused(client: Client) -> Sequence[CoreEvent]:
-    return (await client.list(EVENTS, field_selector="reason=FailedCreate")).items
-
-
-def followed_config_maps(pods: Sequence[Object]) -> Sequence[tuple[str, str]]:
-    """Namespace and name of the ConfigMaps that the agents follow, by the arguments of their pods."""
-    found: dict[tuple[str, str], None] = {}
-    for pod in pods:
-        for container in (pod.get("spec") or {}).get("containers", ()):
-            for argument in container.get("args") or ():
-                option, _, place = argument.partition("=")
-                namespace, slash, name = place.partition("/")
-                if option in {"--sharing-config", "--mig-config"} and slash and namespace and name:
-                    found[namespace, name] = None
-    return list(found)
-
-
-def claim_driver(pods: Sequence[Object] | Refusal) -> str:
-    """The driver under whose name Tessera serves claims, by the arguments of its pods; empty if it serves none."""
-    for argument in _arguments(pods):
-        option, _, name = argument.partition("=")
-        if option == "--claim-driver" and name in {DRIVER, NVIDIA_DRIVER}:
-            return name
-    return ""
-
-
-def _arguments(pods: Sequence[Object] | Refusal) -> Sequence[str]:
-    """The arguments of all containers."""
-    containers = (
-        container
-        for pod in (() if isinstance(pods, Refusal) else pods)
-        for container in (pod.get("spec") or {}).get("containers", ())
-    )
-    return [str(argument) for container in containers for argument in container.get("args") or ()]
-
-
-async def _claims(client: Client, driver: str, *, by_scheduler: bool) -> ClaimFacts:
-    if not await client.serves(RESOURCE_CLAIMS.api_version):
-        return ClaimFacts(driver=driver, by_scheduler=by_scheduler, served=False)
-    slices = [
-        each
-        for name in ((DRIVER, NVIDIA_DRIVER) if driver else ())
-        for each in (await client.list(RESOURCE_SLICES, field_selector=f"spec.driver={name}")).items
-    ]
-    classes = (await client.list(DEVICE_CLASSES)).items
-    return ClaimFacts(driver=driver, by_scheduler=by_scheduler, classes=classes, slices=slices)
-
-
-async def _settings(client: Client, pods: Sequence[Object] | Refusal) -> Mapping[str, bool]:
-    """Whether the followed ConfigMaps exist; few at a time, since agents of one DaemonSet follow the same."""
-    if isinstance(pods, Refusal):
-        raise ConnectionError(pods.reason)
-    found: dict[str, bool] = {}
-    for namespace, name in followed_config_maps(pods)[:FOLLOWED]:
-        try:
-            await client.get(CONFIGMAPS, name, namespace)
-        except NotFound:
-            found[f"{namespace}/{name}"] = False
-        else:
-            found[f"{namespace}/{name}"] = True
-    return found
-
-
-async def _kueue(client: Client) -> KueueFacts:
-    version = await served_version(client)
-    queues = await _list(client, served_resource(CLUSTER_QUEUES, version).as_dicts())
-    checks = await _list(client, served_resource(ADMISSION_CHECKS, version).as_dicts())
-    configuration = await try_to_read(_kueue_configuration(client))
-    manager = await try_to_read(_get(client, DEPLOYMENTS.as_dicts(), MANAGER, CONFIG_NAMESPACE))
-    release = None if isinstance(manager, Refusal) else _release(manager)
-    return KueueFacts(configuration=configuration, cluster_queues=queues, admission_checks=checks, release=release)
-
-
-def _release(manager: Object) -> Release | None:
-    """The release of Kueue by its Deployment; a site may have added containers of its own."""
-    containers = manager["spec"]["template"]["spec"]["containers"]
-    images = (str(each.get("image", "")) for each in containers if each["name"] == "manager")
-    return release_of(next(images, ""))
-
-
-async def _kueue_configuration(client: Client) -> Any:
-    """Kueue's Configuration, as Kueue's own manifests store it.
-
-    Raises:
-        ConnectionError: the text is no YAML.
-    """
-    found = await client.get(CONFIGMAPS, CONFIG_MAP, CONFIG_NAMESPACE)
-    try:
-        return load_document(found.data.get(CONFIG_KEY, ""))
-    except FileRefused as refused:
-        raise ConnectionError(f"{CONFIG_KEY} is not YAML: {refused}") from refused
-
-
-async def _gates(client: Client) -> Mapping[str, bool]:
-    answer = await client.request("GET", "/metrics", accept="text/plain")
-    return {name.decode(): on == b"1" for name, on in _GATE.findall(answer.body)}
-
-
-async def _trial(client: Client, namespace: str) -> Object:
-    """Creates a pod that the webhook refuses, as a dry run: the API server sends it there and stores nothing."""
-    secure = {
-        "allowPrivilegeEscalation": False,
-        "runAsNonRoot": True,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    container = {
-        "name": "trial",
-        "image": "trial",
-        "resources": {"limits": {TRIAL_RESOURCE: "1"}},
-        "securityContext": secure,
-    }
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"generateName": "tessera-doctor-"},
-        "spec": {"containers": [container], "restartPolicy": "Never"},
-    }
-    answer = await client.request("POST", PODS.path(namespace), query=[("dryRun", "All")], body=body)
-    found: Object = msgspec.json.decode(answer.body)
-    return found
-
-
-async def _rights(client: Client) -> Mapping[str, Sequence[str]]:
-    every = sorted({right for rights in RIGHTS.values() for right in rights})
-    may = dict(zip(every, await asyncio.gather(*(_may(client, each) for each in every)), strict=True))
-    return {command: [str(right) for right in rights if not may[right]] for command, rights in RIGHTS.items()}
-
-
-async def _may(client: Client, right: Right) -> bool:
-    answer = await client.request(
-        "POST",
-        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-        body={
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": msgspec.to_builtins(right)},
-        },
-    )
-    return bool(msgspec.json.decode(answer.body)["status"]["allowed"])
