@@ -6,7 +6,7 @@ from typing import NamedTuple, get_args
 import msgspec
 import pytest
 
-from tessera.reasons.node_rules import NodeRule, RuleKind, shortage
+from tessera.reasons.node_rules import NodeRule, RuleKind, name_rule, remedy, rule_fact, shortage
 from tessera.reasons.reason import (
     Blocker,
     CardsAway,
@@ -28,7 +28,7 @@ from tessera.reasons.reason import (
     UnknownProfile,
     UpdateStep,
 )
-from tessera.reasons.words import for_namespace, name_blockers, name_rule, remedy, rule_fact, sentence, steps, verdict
+from tessera.reasons.words import for_namespace, name_blockers, sentence, steps, verdict
 from tessera.visibility import Redactor, Visibility
 
 HALF = ("3g.20gb",)

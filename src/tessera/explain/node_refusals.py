@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from tessera.controller.objects.resource_amounts import amount_text, describe_amount
-from tessera.reasons.node_rules import NodeRule, RuleKind
-from tessera.reasons.words import remedy, rule_fact
+from tessera.reasons.node_rules import NodeRule, RuleKind, remedy, rule_fact
 from tessera.text import count_noun, list_names
 
 #: Rules that are told one by one: every node may have a taint of its own.

@@ -34,8 +34,7 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.node_fit import NodeShapes, Shape, none_could_hold
 from tessera.placement.step_budget import StepBudget
-from tessera.reasons.node_rules import NodeRule
-from tessera.reasons.words import name_rule
+from tessera.reasons.node_rules import NodeRule, name_rule
 from tessera.scale_up.pace import Pace
 
 #: Taints of nodes that an autoscaler removes: Cluster Autoscaler's, and Karpenter's of two versions.

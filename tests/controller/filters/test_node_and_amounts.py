@@ -8,7 +8,7 @@ from tessera.controller.filters.resources import device_shortages, first_shortag
 from tessera.controller.objects.node_info import AgentState, NodeInfo
 from tessera.controller.objects.pod_constraints import MISMATCH, NodeConstraints, find_refusal
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
-from tessera.reasons.words import name_rule
+from tessera.reasons.node_rules import name_rule
 
 LABELS = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": "n1", "zone": "a", "cores": "64"}
 

@@ -16,7 +16,7 @@ from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.kube.resources import Node, Pod
 from tessera.placement.step_budget import StepBudget
-from tessera.reasons.words import name_rule
+from tessera.reasons.node_rules import name_rule
 from tessera_lab.scheduler.decision import collect_rejections
 from tessera_lab.scheduler.filters.topology import affinity_filter, spread_filter
 from tessera_lab.scheduler.state.node_cache import CachedPod as ScheduledPodInfo
