@@ -4,7 +4,7 @@ NVML calls block: destroying an instance can take a second, and a GPU in trouble
 :class:`AsyncNvml`, which has two equivalent implementations:
 
 - :class:`~tessera.nvml.asynchronous.ThreadedNvml` runs calls on real GPUs in worker threads;
-- :class:`~tessera.nvml.simulated.inline.InlineNvml` runs calls on simulated GPUs on the loop's own clock.
+- :class:`~tessera.agent.simulated.driver.InlineNvml` runs calls on simulated GPUs on the loop's own clock.
 
 Of real GPUs, one thread runs the calls on each GPU's instances, so that all GPUs of a node that has booted are cut side
 by side; one runs all other calls, and one waits for events. NVML is thread-safe (NVIDIA's page on NVML: "safe to make

@@ -12,12 +12,11 @@ from tests.agent.driver.conftest import VERSION, DriverScene
 from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
 from tessera.agent.driver.gate import NvmlWithLossDetection
 from tessera.agent.driver.hardware import DriverHome, MachineDriver
-from tessera.agent.simulated.driver import SimulatedDriver
+from tessera.agent.simulated.driver import InlineNvml, SimulatedDriver
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, make_error
 from tessera.nvml.real.library import NAME
-from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

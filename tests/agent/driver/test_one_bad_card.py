@@ -15,14 +15,13 @@ from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
-from tessera.agent.simulated.driver import SimulatedPrograms
+from tessera.agent.simulated.driver import InlineNvml, SimulatedPrograms
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import GpuEventKind, GpuUuid, Nvml
-from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.replay.service import Recorders
 

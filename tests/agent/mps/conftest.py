@@ -13,12 +13,12 @@ from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
+from tessera.agent.simulated.driver import InlineNvml
 from tessera.agent.simulated.mps import SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.profile import client_share
 from tessera.clock import LoopClock
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid
-from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -24,9 +24,9 @@ from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
 from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher
 from tessera.agent.mps.spawning import Spawner
 from tessera.agent.mps.state import MpsState
+from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.sharing.profile import client_share
 from tessera.clock import SystemClock
-from tessera.nvml.simulated.inline import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 RESOURCE = "nvidia.com/gpu.shared"
