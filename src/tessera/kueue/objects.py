@@ -12,7 +12,15 @@ import msgspec
 
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import BrokenAnswer, Status
-from tessera.kube.resources import Condition, ObjectMeta, PartialObject, PodTemplateSpec, Resource, Wire
+from tessera.kube.resources import (
+    Condition,
+    ConditionsStatus,
+    ObjectMeta,
+    PartialObject,
+    PodTemplateSpec,
+    Resource,
+    Wire,
+)
 from tessera.kueue.names import GROUP
 
 T = TypeVar("T")
@@ -99,12 +107,6 @@ class AdmissionCheckSpec(Wire, frozen=True, kw_only=True):
     """Who answers."""
 
     controller_name: str = ""
-
-
-class ConditionsStatus(Wire, frozen=True, kw_only=True):
-    """A status of which only the conditions are read."""
-
-    conditions: tuple[Condition, ...] = ()
 
 
 class AdmissionCheck(Wire, frozen=True, kw_only=True):

@@ -137,17 +137,17 @@ class ResourceQuota(Wire, frozen=True, kw_only=True):
     status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
-class ProvisioningRequestStatus(Wire, frozen=True, kw_only=True):
-    """Accepted, Provisioned, Failed and others, as Cluster Autoscaler sets them."""
+class ConditionsStatus(Wire, frozen=True, kw_only=True):
+    """A status of which only the conditions are read."""
 
     conditions: tuple[Condition, ...] = ()
 
 
 class ProvisioningRequest(Wire, frozen=True, kw_only=True):
-    """A request for capacity (autoscaling.x-k8s.io)."""
+    """A request for capacity (autoscaling.x-k8s.io): Accepted, Provisioned or Failed, as its autoscaler says."""
 
     metadata: ObjectMeta = ObjectMeta()
-    status: ProvisioningRequestStatus = ProvisioningRequestStatus()
+    status: ConditionsStatus = ConditionsStatus()
 
 
 class WebhookClientConfig(Wire, frozen=True, kw_only=True):
@@ -172,17 +172,11 @@ class WebhookConfiguration(Wire, frozen=True, kw_only=True):
     webhooks: tuple[Webhook, ...] = ()
 
 
-class CustomResourceDefinitionStatus(Wire, frozen=True, kw_only=True):
-    """Served once the condition ``Established`` is ``True``."""
-
-    conditions: tuple[Condition, ...] = ()
-
-
 class CustomResourceDefinition(Wire, frozen=True, kw_only=True):
-    """A CRD, partial."""
+    """A CRD, partial. It is served once its condition ``Established`` is ``True``."""
 
     metadata: ObjectMeta = ObjectMeta()
-    status: CustomResourceDefinitionStatus = CustomResourceDefinitionStatus()
+    status: ConditionsStatus = ConditionsStatus()
 
 
 class CsiVolume(Wire, frozen=True, kw_only=True):
