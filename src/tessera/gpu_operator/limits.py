@@ -8,12 +8,6 @@ POLICY_TEXT = Limit(
     "a text in a ClusterPolicy or NVIDIADriver, but for values of environment variables",
     "names, paths and versions are far shorter; they are written into driver pods",
 )
-IMAGE_REFERENCE = Limit(
-    512,
-    "characters",
-    "the name of an image, with registry, tag and digest",
-    "255 of a name, 128 of a tag and a digest fit",
-)
 IMAGE_MIRRORS = Limit(
     8,
     "repositories",

@@ -8,6 +8,7 @@ from tests.driver.registry.programs import registry, tool
 from tests.driver.registry.servers import HTPASSWD, PASSWORD, docker_config, silent
 from tests.kube.certificates import Authority
 
+from tessera.api.image_reference import parse
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.copying import (
@@ -21,7 +22,6 @@ from tessera.driver.registry.copying import (
     skopeo_path,
 )
 from tessera.driver.registry.credentials import parse_docker_config
-from tessera.driver.registry.image_reference import parse
 from tessera.driver.registry.wire import RegistryHttp, RegistryUnreachable, Trust
 
 

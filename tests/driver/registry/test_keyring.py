@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tessera.api.image_reference import parse
 from tessera.driver.registry.credentials import (
     ANONYMOUS,
     CredentialsError,
@@ -14,7 +15,6 @@ from tessera.driver.registry.credentials import (
     parse_docker_config,
     read_docker_config,
 )
-from tessera.driver.registry.image_reference import parse
 
 
 def keyring(*keys: str) -> Keyring:

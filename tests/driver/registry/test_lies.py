@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tessera.api.image_reference import parse, parse_repository
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import Keyring
-from tessera.driver.registry.image_reference import parse, parse_repository
 from tessera.driver.registry.wire import RegistryError
 
 DEEP = b'{"schemaVersion":2,"manifests":' + b"[" * 50_000

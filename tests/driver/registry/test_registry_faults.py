@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from tests.driver.registry.servers import PASSWORD, docker_config, serving
 
+from tessera.api.image_reference import parse, parse_repository
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import Keyring, parse_docker_config
-from tessera.driver.registry.image_reference import parse, parse_repository
 from tessera.driver.registry.wire import (
     AccessRefused,
     ImageNotFound,

@@ -74,7 +74,7 @@ def check_image(_context: click.Context, _parameter: click.Parameter, image: str
     Raises:
         click.BadParameter: it is no such name.
     """
-    from tessera.driver.registry.image_reference import ReferenceFormatError, parse_repository
+    from tessera.api.image_reference import ReferenceFormatError, parse_repository
 
     try:
         if image is not None:
@@ -85,7 +85,7 @@ def check_image(_context: click.Context, _parameter: click.Parameter, image: str
 
 
 def _is_host(text: str) -> bool:
-    from tessera.driver.registry.image_reference import ReferenceFormatError, parse_repository
+    from tessera.api.image_reference import ReferenceFormatError, parse_repository
 
     try:
         return parse_repository(f"{text}/image").host == text

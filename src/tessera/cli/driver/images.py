@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from tessera.api.image_reference import parse_repository
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.grammar import Output
@@ -45,7 +46,6 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.credentials import PullSecrets
-from tessera.driver.registry.image_reference import parse_repository
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
 from tessera.gpu_operator.policies.driver_policy import ImageSource

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from tessera.api.image_reference import parse
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.driver.pool_images import size
@@ -33,7 +34,6 @@ from tessera.driver.registry.copying import (
     skopeo_path,
 )
 from tessera.driver.registry.credentials import PullSecrets
-from tessera.driver.registry.image_reference import parse
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.gpu_operator.policies.driver_policy import ImageSource

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 from yarl import URL
 
+from tessera.api.image_reference import DIGEST, TAG, Reference
 from tessera.clock import Clock
 from tessera.driver.limits import REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
 from tessera.driver.registry.credentials import ANONYMOUS, Keyring, Login
-from tessera.driver.registry.image_reference import DIGEST, TAG, Reference
 from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check_platform, choose_platform, read_manifest
 from tessera.driver.registry.tokens import TokenCache, choose_challenge, parse_challenges
 from tessera.driver.registry.wire import AccessRefused, ImageNotFound, RegistryAnswer, RegistryHttp, RegistryUnreachable

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.image_reference import DOCKER_HUB, HUB_ALIASES, Reference
 from tessera.driver.limits import PULL_SECRET, REGISTRY_AUTHORITIES
-from tessera.driver.registry.image_reference import DOCKER_HUB, HUB_ALIASES, Reference
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import SECRETS

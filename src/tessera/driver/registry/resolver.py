@@ -25,12 +25,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from tessera.api.image_reference import Reference, ReferenceFormatError, parse
 from tessera.clock import Clock
 from tessera.driver.image_tags import Candidate, SourceError, candidates
 from tessera.driver.limits import DRIVER_MEMORY
 from tessera.driver.registry.client import RegistryClient, RegistryImage
 from tessera.driver.registry.credentials import CredentialsError, Keyring
-from tessera.driver.registry.image_reference import Reference, ReferenceFormatError, parse
 from tessera.driver.registry.wire import RegistryError, RegistryUnreachable
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
 from tessera.kube.backoff import Backoff

@@ -11,10 +11,10 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from tessera.api.image_reference import Reference
 from tessera.clock import Clock
 from tessera.driver.limits import TOKEN_ANSWER
 from tessera.driver.registry.credentials import Login
-from tessera.driver.registry.image_reference import Reference
 from tessera.driver.registry.wire import AccessRefused, RegistryAnswer, RegistryHttp, RegistryUnreachable, is_plain_at
 
 #: Most characters: a registry's header WWW-Authenticate; the rest is not read. Real ones have some hundred.

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.image_reference import IMAGE_REFERENCE
 from tessera.api.problems import join_path, quote_value
-from tessera.gpu_operator.limits import IMAGE_MIRRORS, IMAGE_REFERENCE
+from tessera.gpu_operator.limits import IMAGE_MIRRORS
 from tessera.gpu_operator.policies import chart_defaults as chart
 from tessera.gpu_operator.policies.driver_policy import (
     BUILD_REPOSITORY_ANNOTATION,

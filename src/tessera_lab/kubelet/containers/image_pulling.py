@@ -7,8 +7,8 @@ image with an invalid name, or one that may not be pulled and is not there, is l
 from collections.abc import Callable
 from typing import Literal, Protocol
 
+from tessera.api.image_reference import ReferenceFormatError, parse
 from tessera.clock import Clock
-from tessera.driver.registry.image_reference import ReferenceFormatError, parse
 from tessera_lab.kubelet.images.node_images import NodeImages, PullError
 from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.simulation.supervision import CREATE_RETRY, PullBackoff

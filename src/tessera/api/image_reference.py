@@ -8,8 +8,15 @@ import re
 
 import msgspec
 
-from tessera.gpu_operator.limits import IMAGE_REFERENCE
+from tessera.limits import Limit
 from tessera.limits.messages import ECHOED
+
+IMAGE_REFERENCE = Limit(
+    512,
+    "characters",
+    "the name of an image, with registry, tag and digest",
+    "255 of a name, 128 of a tag and a digest fit",
+)
 
 #: Docker Hub: the name that people write, and the host of its API.
 DOCKER_HUB = "docker.io"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.driver.registry.image_reference import ReferenceFormatError, parse, parse_repository
+from tessera.api.image_reference import ReferenceFormatError, parse, parse_repository
 
 DIGEST = "sha256:" + "a" * 64
 
