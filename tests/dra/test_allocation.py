@@ -8,10 +8,10 @@ import msgspec
 from tessera.dra.allocation import select_node, write_allocation
 from tessera.dra.claims import Allocation, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.dra.devices import Capacity, Device, DeviceId, Holdings, Pool
-from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.requests import read_demand
 from tessera.dra.selectors import DeviceSelectors
+from tessera_lab.scheduler.state.holdings_reader import read_holdings
 
 DRIVER = "gpu.tessera.dev"
 

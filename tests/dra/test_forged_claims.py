@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.support.searching import examples
 
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, ClaimSpec, DeviceClass, ResourceClaim
-from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.opaque_configs import ConfigRefused, settings_of
 from tessera.dra.pool_reader import read_pools
@@ -17,6 +16,7 @@ from tessera.dra.requests import ClaimRefused, read_demand
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.selectors import DeviceSelectors
 from tessera.kube.client.codec import ChangeLine, Codec
+from tessera_lab.scheduler.state.holdings_reader import read_holdings
 
 TEXTS = st.sampled_from(
     ["", "r", "s", "r/s", "c", "d", "gpu.tessera.dev", "1", "1Gi", "-1", "1e30", "x" * 300, "\ud7ff"]

@@ -13,10 +13,10 @@ from tests.support.searching import examples
 
 from tessera.dra.claims import AllocatedDevice, ClaimSpec, DeviceClass
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Holdings, Pool
-from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.matching import ChosenDevice, NoMatch, consumed_amounts, match_claims
 from tessera.dra.requests import ClaimDemand, ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors
+from tessera_lab.scheduler.state.holdings_reader import read_holdings
 
 OURS = "gpu.tessera.dev"
 SELECTORS = DeviceSelectors()

@@ -12,7 +12,6 @@ from tests.support.searching import examples
 
 from tessera.dra.claims import AllocatedDevice
 from tessera.dra.devices import Device, Holdings, Pool
-from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.node_devices import (
     NVIDIA_DRIVER,
     NodeCard,
@@ -28,6 +27,7 @@ from tessera.mig.geometry import Engines, Placement
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera_lab.apiserver.kinds.slice_rules import default_slice, validate_slice, validate_slice_update
+from tessera_lab.scheduler.state.holdings_reader import read_holdings
 
 VERSIONS = ("580.159.04", 13000)
 A100 = model_by_short_name("A100-40GB")

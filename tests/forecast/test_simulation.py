@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tessera.forecast.simulation import RoomSearch, Simulation, StartForecast
 from tessera.forecast.situation import Holder, LifeEstimate, Situation, Waiter
-from tessera.forecast.survival import ObservedLife, SurvivalCurve
+from tessera.forecast.survival import SurvivalCurve
 from tessera.mig.models import model_by_short_name
 from tessera.placement.card_table import CardTable
 from tessera.placement.node_fit import divide_over_cards
@@ -25,7 +25,7 @@ def _within(seconds: float) -> LifeEstimate:
 
 
 def _evenly(most: int) -> SurvivalCurve:
-    return SurvivalCurve(ObservedLife(0, each, ended=True) for each in range(1, most + 1))
+    return SurvivalCurve((0, each, True) for each in range(1, most + 1))
 
 
 def _forecast(situation: Situation) -> list[StartForecast]:

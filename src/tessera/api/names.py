@@ -114,6 +114,8 @@ DEVICE_ACCESS_POLICY = "tessera-device-access"
 DEVICE_ACCESS_LABEL, DEVICE_ACCESS_ALLOWED = "tessera.dev/device-access", "allowed"
 #: Tessera's namespace, and its own ConfigMaps of sharing profiles and MIG layouts there.
 SYSTEM_NAMESPACE = "tessera-system"
+#: The image of containers that do nothing: of placeholders, and of pods that lend a slice. Most nodes have it already.
+PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 OWN_PROFILES, OWN_LAYOUTS = "sharing-profiles", "mig-layouts"
 #: Namespaces of Kubernetes itself: nobody can create one, since the API server makes them, and makes them anew. Their
 #: pods are not evicted. A name that others can take, such as one that begins with ``kube-``, spares nobody.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.api.names import PAUSE_IMAGE, SYSTEM_NAMESPACE
 from tessera.cli.base.claim_options import claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.controller_options import (
@@ -106,7 +106,7 @@ _READERS: Mapping[str, tuple[str, ...]] = {
 @click.option(
     "--placeholder-image",
     metavar="IMAGE",
-    default="registry.k8s.io/pause:3.10",
+    default=PAUSE_IMAGE,
     show_default=True,
     callback=check_image,
     help="Image that placeholder pods name; they never run, so it is never pulled.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.api.names import PAUSE_IMAGE
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.durations import Duration
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from tessera.kube.client.client import Client
     from tessera.kube.resources import Pod
 
-#: What the lender runs; it does nothing, and is on most nodes already.
-_PAUSE = "registry.k8s.io/pause:3.10"
 #: Longest name of a pod (DNS subdomain, RFC 1123), and what the lender's has after that of the pod.
 _LONGEST, _SUFFIX = 253, "-slice"
 #: Fields of the pod's spec that the lender has too, so that it may run on the node and is of equal rank.
@@ -32,7 +31,7 @@ _LOOK, _QUEUED = 1.0, 2
 @click.option("--back", is_flag=True, help="Give the bigger slice back; ends a process of the pod that uses it.")
 @click.option("--queue", is_flag=True, help="Let the request wait in the queue if there is no room.")
 @click.option("--wait", default="30s", type=Duration(), show_default=True, help="Time to wait for room.")
-@click.option("--image", default=_PAUSE, show_default=True, help="What the lender runs.")
+@click.option("--image", default=PAUSE_IMAGE, show_default=True, help="What the lender runs.")
 @click.option("-n", "--namespace", metavar="NAME", help="The pod's namespace.  [default: the context's, or default]")
 @cluster_options
 @report_errors

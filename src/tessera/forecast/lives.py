@@ -107,7 +107,7 @@ class LifeClass(msgspec.Struct):
     def observe(self, started: Iterable[float], now: float) -> Iterator[tuple[float, float, bool]]:
         """Yields what is known of each lease: of those that ended, and of those that run since ``started``.
 
-        Each is like an :class:`~tessera.forecast.survival.ObservedLife`; thousands are read in a second.
+        Each is as :class:`~tessera.forecast.survival.SurvivalCurve` takes it; thousands are read in a second.
         """
         since = self.observed_since
         for each in self.lives:

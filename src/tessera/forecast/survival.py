@@ -15,7 +15,6 @@ Rules:
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 #: Longer durations are errors of a clock, in seconds.
 HUNDRED_YEARS = 3_153_600_000
@@ -25,25 +24,12 @@ _LEAST_AGE = 1.0
 _MOST_EXPONENT = 40.0
 
 
-class ObservedLife(NamedTuple):
-    """What was seen of one lease.
-
-    Attributes:
-        entry: its age when the observation began, in seconds.
-        exit: its age at its end, or now.
-        ended: True if it ended.
-    """
-
-    entry: float
-    exit: float
-    ended: bool
-
-
 class SurvivalCurve:
     """The curve of one kind of lease.
 
     Args:
-        lives: what was observed, each an :class:`ObservedLife` or a plain tuple like it; ages in seconds.
+        lives: of each lease its age when the observation began, its age at its end or now, and True if it ended; ages
+            in seconds.
 
     Attributes:
         ends: number of leases that ended.

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from tessera.api.names import PAUSE_IMAGE
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.kube.client.errors import ApiError, NotFound
@@ -56,7 +57,7 @@ class ScaleUpOptions:
     """
 
     method: ScaleUpMethod = ScaleUpMethod.AUTO
-    image: str = "registry.k8s.io/pause:3.10"
+    image: str = PAUSE_IMAGE
 
 
 #: Seconds for which a group's requests ask for the same amounts: some looks of an autoscaler.

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import YIELDS_ANNOTATION
+from tessera.api.names import PAUSE_IMAGE, YIELDS_ANNOTATION
 from tessera.kube.resources.meta import Resource
 
 #: The lowest priority for which the cluster autoscaler still makes nodes (``--expendable-pods-priority-cutoff``).
@@ -25,8 +25,6 @@ CUTOFF = -10
 
 #: Warm nodes of a pool; more is a cluster of its own. Each number up to the answer is tried.
 _WARM_NODES = 1_000
-
-PLACEHOLDER_IMAGE = "registry.k8s.io/pause:3.10"
 
 #: Spare capacity that an autoscaler makes without pods.
 CAPACITY_BUFFERS = Resource(
@@ -142,7 +140,7 @@ class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
         confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         container = {
             "name": "placeholder",
-            "image": PLACEHOLDER_IMAGE,
+            "image": PAUSE_IMAGE,
             "resources": {"requests": dict(limits), "limits": limits},
             "securityContext": confined,
         }

@@ -10,10 +10,10 @@ import msgspec
 
 from tessera.dra.claims import AllocatedDevice
 from tessera.dra.devices import DeviceId, Holdings, Pool
-from tessera.dra.holdings_reader import read_holdings
 from tessera.dra.pool_reader import read_pools
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.selectors import DeviceSelectors
+from tessera_lab.scheduler.state.holdings_reader import read_holdings
 from tessera_lab.scheduler.state.node_selectors import term_matches
 from tessera_lab.scheduler.state.pod_claims import allocation_of, results_of
 from tessera_lab.scheduler.state.taint_rules import TaintRules
