@@ -87,6 +87,11 @@ def serving(objects: Objects, folder: Path) -> Iterator[Path]:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.reply(405, _failure(405, "MethodNotAllowed", "these objects are only read"))
 
+        def do_DELETE(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            told = objects.found["deployments"][0]["status"]["conditions"][0]["message"]
+            self.reply(403, _failure(403, "Forbidden", f'admission webhook "w.example" denied the request: {told}'))
+
         def log_message(self, *args: object) -> None:
             """Nothing."""
 

@@ -167,8 +167,10 @@ def test_free_text_of_every_object_is_escaped(server: tuple[Objects, Path], caps
     for path in FREE:
         spoil(spoiled, path)
     there.found = encoded(spoiled)
-    shown = "".join(run_all(kubeconfig, capsys, "all"))
-    assert r"\x1b[2J" in shown, "something of it must have been shown, or this tests nothing"
+    shown = run_all(kubeconfig, capsys, "all")
+    assert r"\x1b[2J" in "".join(shown), "something of it must have been shown, or this tests nothing"
+    (refused,) = (text for command, text in zip(READING, shown, strict=True) if command[0] == "resize")
+    assert r"\x1b[2J" in refused, "the server's refusal names what others wrote"
 
 
 #: `make test` tries every twelfth field, `make soak` each.

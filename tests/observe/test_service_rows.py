@@ -50,6 +50,12 @@ def test_everything_that_is_known_of_a_service_stands_in_one_row() -> None:
     assert finding.text == "throttled for 25m: its card is slow. Ask."
 
 
+def test_a_service_wants_what_its_owner_states_and_its_pods_wait() -> None:
+    short = row(service(stated=5, wanted=3, placed=2))
+    assert (short.wanted, short.starts) == (5, 1)
+    assert row(service(stated=0)).wanted == 0
+
+
 def test_a_pod_of_which_no_agent_tells_makes_power_and_activity_unknown() -> None:
     found = row(service(placed=3), held("a"), held("b", findings=(HOT,)))
     assert (found.unknown, found.power, found.busy, len(found.findings)) == (1, None, None, 1)

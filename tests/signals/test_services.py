@@ -8,19 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from tests.support.mortal_transport import ForwardingTransport
 from tests.support.slicer_cluster import SlicerCluster
-from tests.webhook.conftest import Lab, in_lab
+from tests.webhook.conftest import ADMIN, Lab, in_lab
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.kube.resources import PODS, Pod
+from tessera.kube.client.client import Client
+from tessera.kube.client.requests import Request, Response
+from tessera.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.signals import services
-from tessera.signals.page import REPLICAS, ROOM, SignalsPage
+from tessera.signals import services, stated
+from tessera.signals.page import REPLICAS, ROOM, Service, SignalsPage
 from tessera.signals.room import count_room
 from tessera.signals.satellite import PERIOD, SignalsCollector, SignalsTask
 from tessera.signals.services import ROOM_AGE, WAITING_NAMED, ServiceKey, ServiceTable, first_of_each
+from tessera.signals.stated import StatedPods
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 
 VLLM = ServiceKey("team", "Deployment", "vllm")
 
@@ -150,5 +155,67 @@ def test_the_controller_shows_them_as_metrics_while_it_leads() -> None:
         present.clear()
         assert "tessera_service_room{" not in generate_latest(registry).decode()
         running.cancel()
+
+    in_lab(story)
+
+
+def deployment(name: str, replicas: int) -> dict[str, Any]:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "m", "image": "vllm"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def shown(count: int, *, namespace: str = "team", pods: int = 1) -> tuple[Service, ...]:
+    names = (f"s{number:04}" for number in range(count))
+    return tuple(Service(namespace=namespace, kind="Deployment", name=name, wanted=pods) for name in names)
+
+
+def test_owners_state_their_pods_in_turn_and_first_those_whose_pods_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stated, "ASKED", 2)
+
+    async def story(lab: Lab) -> None:
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "team"}})
+        for number in range(3):
+            await lab.client.create(DEPLOYMENTS.as_dicts(), deployment(f"s{number:04}", 5), "team")
+        seen = StatedPods(lab.client, lab.clock)
+
+        async def fill(*services: Service) -> list[int | None]:
+            return [each.stated for each in (await seen.fill(SignalsPage(services=services))).services]
+
+        three = shown(3)
+        assert await fill(*three) == [5, 5, None]
+        await lab.clock.sleep(PERIOD)
+        assert await fill(*three) == [5, 5, 5]
+        await lab.client.scale(DEPLOYMENTS, "s0002", "team", 7)
+        await lab.clock.sleep(PERIOD)
+        assert await fill(*three[:2], msgspec.structs.replace(three[2], wanted=6)) == [5, 5, 7]
+        other = Service(namespace="team", kind="LeaderWorkerSet", name="s0000", wanted=1)
+        assert await fill(*shown(1, namespace="other"), other) == [None, None]
+
+    in_lab(story)
+
+
+class Counted(ForwardingTransport):
+    """Counts requests."""
+
+    count = 0
+
+    async def request(self, request: Request) -> Response:
+        self.count += 1
+        return await super().request(request)
+
+
+def test_a_thousand_restless_services_cost_a_bounded_number_of_requests_and_delay_only_their_own() -> None:
+    async def story(lab: Lab) -> None:
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "team"}})
+        await lab.client.create(DEPLOYMENTS.as_dicts(), deployment("s0000", 5), "team")
+        way = Counted(InProcessTransport(lab.server, ADMIN))
+        seen = StatedPods(Client(way, field_manager="tessera", clock=lab.clock), lab.clock)
+        for number in range(1, 4):
+            page = await seen.fill(SignalsPage(services=(*shown(999, namespace="hostile", pods=number), *shown(1))))
+            assert way.count == number * stated.ASKED
+            assert page.services[-1].stated == 5
+            await lab.clock.sleep(PERIOD)
 
     in_lab(story)

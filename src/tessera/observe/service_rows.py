@@ -95,7 +95,7 @@ class ServiceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         kind: of the owner.
         name: of the owner.
         ready: pods that are ready.
-        wanted: pods that the owner made, and that have not ended.
+        wanted: pods that the owner states; if that is not known, those that it made and that have not ended.
         requests: requests per second that ended well, over a minute.
         running: requests that its pods compute.
         waiting: requests that wait in its pods.
@@ -219,7 +219,7 @@ def _row(
         kind=service.kind,
         name=service.name,
         ready=service.ready,
-        wanted=service.wanted,
+        wanted=service.wanted if service.stated is None else service.stated,
         requests=None if requests is None else round(requests, 2),
         running=values.get(RUNNING),
         waiting=values.get(WAITING),

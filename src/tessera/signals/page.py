@@ -48,6 +48,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         name: of its owner.
         values: by name of the metric, what is known.
         wanted: its pods that have not ended, and are not being deleted.
+        stated: the pods that its owner states; None if that is not known.
         placed: of them, those on a node.
         nodes: of those, how many are on each node; empty of a controller of an earlier version.
         ready: of them, those that are ready.
@@ -59,6 +60,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     values: Mapping[str, float] = {}
     wanted: int = 0
+    stated: int | None = None
     placed: int = 0
     nodes: Mapping[str, int] = {}
     ready: int = 0

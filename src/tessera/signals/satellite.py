@@ -1,7 +1,8 @@
 """Signals for scaling as a satellite of the controller: keeps them, and shows them as metrics and as a page.
 
-Nothing is written to the API server. A round every :data:`PERIOD` seconds costs a bounded number of steps, and asks the
-agents of those nodes for their page that have pods with a page of their own; without services it costs nothing.
+Nothing is written to the API server. A round every :data:`PERIOD` seconds costs a bounded number of steps and requests,
+and asks the agents of those nodes for their page that have pods with a page of their own; without services it costs
+nothing.
 """
 
 import logging
@@ -28,6 +29,7 @@ from tessera.signals.load import sum_load, sum_power
 from tessera.signals.page import SIGNALS, SIGNALS_PATH, SignalsPage
 from tessera.signals.ready_times import ReadyTimes, image_of
 from tessera.signals.services import ServiceKey, ServiceTable
+from tessera.signals.stated import StatedPods
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class SignalsTask:
         self._pods = pods
         self._clock = runtime.clock
         self._reader = PageReader(runtime.client, runtime.clock)
+        self._stated = StatedPods(runtime.client, runtime.clock)
         self._warned = False
         self._table = ServiceTable(slicer)
         #: By pod that asks for cards, its service.
@@ -91,7 +94,8 @@ class SignalsTask:
         while True:
             loads = await self.read_loads()
             if self._slicer.is_caught_up:
-                self.page = self._table.refresh(self._owners, self._clock.now(), loads, self._ready)
+                page = self._table.refresh(self._owners, self._clock.now(), loads, self._ready)
+                self.page = await self._stated.fill(page)
             await self._clock.sleep(PERIOD)
 
     async def read_loads(self) -> Mapping[ServiceKey, Mapping[str, float]]:

@@ -1,0 +1,84 @@
+"""How many pods owners state (``spec.replicas``): a service whose quota is full has fewer pods than it should.
+
+Pods tell what exists, only the owner how many there should be. Owners are asked about, not watched: a watch of all
+ReplicaSets of a cluster costs more than this. Rules:
+
+- At most :data:`ASKED` are asked about in one round, of each namespace a first one before any gets a second: those
+  whose pods have come or gone since they were asked about, then those asked about the longest ago.
+- A number that was not heard for :data:`AGE` seconds is not known, nor that of another kind.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.resources import DEPLOYMENTS, REPLICASETS, STATEFULSETS, Deployment, ReplicaSet, Resource
+from tessera.signals.page import SignalsPage
+from tessera.signals.services import ServiceKey, first_of_each
+
+#: Owners asked about in one round of 15 seconds: 1,000 services take four minutes, and four small requests a second.
+ASKED = 64
+#: Seconds.
+AGE = 600.0
+#: Requests at a time.
+_AT_ONCE = 8
+#: What the controller may read (deploy/rbac.yaml).
+_KINDS: Mapping[str, Resource[Any]] = {
+    "Deployment": DEPLOYMENTS,
+    "ReplicaSet": REPLICASETS,
+    "StatefulSet": STATEFULSETS,
+}
+
+
+class StatedPods:
+    """Asks owners, and remembers what they state.
+
+    Args:
+        client: asks the API server.
+        clock: of the answers' age.
+    """
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._client, self._clock = client, clock
+        #: By service, when it was asked about, its pods at that time, and the number; None if nobody states one.
+        self._answers: dict[ServiceKey, tuple[float, int, int | None]] = {}
+
+    async def fill(self, page: SignalsPage) -> SignalsPage:
+        """Returns the page with what the owners of its services state."""
+        pods = {ServiceKey(each.namespace, each.kind, each.name): each.wanted for each in page.services}
+        self._answers = {key: each for key, each in self._answers.items() if key in pods}
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(key: ServiceKey) -> None:
+            async with turn:
+                stated = await self._ask(key)
+            self._answers[key] = (self._clock.now(), pods[key], stated)
+
+        await asyncio.gather(*map(ask, self._next(pods)))
+        oldest = self._clock.now() - AGE
+        told = (self._answers.get(key, (oldest, 0, None)) for key in pods)
+        known = (stated if when >= oldest else None for when, _, stated in told)
+        pairs = zip(page.services, known, strict=True)
+        services = tuple(msgspec.structs.replace(each, stated=number) for each, number in pairs)
+        return msgspec.structs.replace(page, services=services)
+
+    def _next(self, pods: Mapping[ServiceKey, int]) -> list[ServiceKey]:
+        def asked(key: ServiceKey) -> float:
+            when, before, _ = self._answers.get(key, (0.0, -1, None))
+            return when if before == pods[key] else 0.0
+
+        return first_of_each((key for key in pods if key.kind in _KINDS), ASKED, asked)
+
+    async def _ask(self, key: ServiceKey) -> int | None:
+        try:
+            found: Deployment | ReplicaSet = await self._client.get(_KINDS[key.kind], key.name, key.namespace)
+        except (ApiError, OSError):
+            return None
+        if found.metadata.deletion_timestamp is not None:
+            return 0
+        return 1 if found.spec.replicas is None else max(0, found.spec.replicas)
