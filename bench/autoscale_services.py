@@ -1,18 +1,19 @@
 """Scaling a service by its requests and by the room, against GPU load, Knative's formula and a fixed size.
 
-    python bench/autoscale_services.py                       a day with a step, 3 seeds: some 10 seconds
+    python bench/autoscale_services.py                       two days, 5 seeds: some 30 seconds
     python bench/autoscale_services.py --hours 3 --seeds 1 --json services.json --check
 
 Simulated, by seconds. Requests arrive (Poisson) in a day from 5 to 50 a second and back; in the night, for half an
-hour, 50 a second come at once. A replica computes 16 requests at a time, 1.6 s each in the mean (geometric), so it
-serves 10 a second; it is ready 60 s after it got its slice, one of ten `3g.20gb` on A100-40GB; from 10 to 12 o'clock
+hour, 50 or 60 a second come at once. A replica computes 16 requests at a time, 1.6 s each in the mean (geometric): it
+serves 10 a second. It is ready 60 s after it got its slice, one of ten `3g.20gb` on A100-40GB; from 10 to 12 o'clock
 another team holds four of them. Requests wait in one queue, and leave it after 30 s. A request is in its SLO if it
 waits 2 s at most. GPU-hours count the slice from the moment that the pod has it.
 
-Compared, from 3 replicas to 12; the two kinds of HPA have the same ``behavior``:
+Compared, from 5 replicas, which serve 50 requests a second, to 12; all HPAs have the ``behavior`` of
+``examples/services/hpa.yaml``:
 
-- *load and room*: HPA on ``tessera_service_load``, 11 a replica, with the bound ``per-replica``; and the same from 5
-  replicas, which are those of the step;
+- *load and room*: HPA on ``tessera_service_load`` with the target of that file, 16 a replica, which is what a replica
+  computes at a time, and with the bound ``per-replica``; and the same from 3 replicas;
 - *GPU load*: HPA on the mean share of time in which the cards compute, 0.8 or 0.9. A card computes while it has a
   request, as DCGM's GPU_UTIL counts; so the share is 1 - exp(-n) with n requests a replica in the last minute;
 - *KPA*: Knative's formula (stable 60 s, panic 6 s at twice the capacity, 70 % of 16 requests);
@@ -20,6 +21,9 @@ Compared, from 3 replicas to 12; the two kinds of HPA have the same ``behavior``
 
 HPA's decisions are those of the lab's controller; a metric is 10 s old. Power is that of the simulated board: idle, and
 up to its limit by the part of its requests, apportioned by memory slots.
+
+With 50 a second no request is late by load and room, nor by GPU load: nothing can be better in SLO there, only in
+GPU-hours. So "better in both" is asked of the day with 60.
 """
 
 import argparse
@@ -32,31 +36,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import yaml
+
 from tessera_lab.workloads.autoscaling.behavior import Limits, ScaleHistory
 from tessera_lab.workloads.autoscaling.replica_calculator import MetricError, Target, Tolerances, by_average, by_pods
 
-LEAST, READY_FOR_STEP, MOST, SLICES, TAKEN = 3, 5, 12, 10, 4
+LEAST, FEWER, MOST, SLICES, TAKEN = 5, 3, 12, 10, 4
 AT_ONCE, SERVICE, START, PATIENCE, SLO = 16, 1.6, 60, 30, 2
-PER_REPLICA, LAG, HPA_PERIOD, KPA_PERIOD = 11, 10, 15, 2
+LAG, HPA_PERIOD, KPA_PERIOD = 10, 15, 2
 HOUR = 3600
-HOURS = "GPU-hours"
+HOURS, LATE = "GPU-hours", "late %"
 #: Power limit of the board (NVIDIA A100 40GB SXM4 data sheet), and what the simulated one draws idle.
 WATTS = 400.0
 IDLE_WATTS = 0.15 * WATTS
+#: Requests a second that come at once in the night of each day.
+STEPS = (50, 60)
+_HPA = yaml.safe_load((Path(__file__).parents[1] / "examples/services/hpa.yaml").read_text(encoding="utf-8"))["spec"]
+PER_REPLICA = int(_HPA["metrics"][0]["external"]["target"]["averageValue"])
+#: As the shipped file has it, and Kubernetes' defaults for what it leaves out.
 BEHAVIOR: dict[str, Any] = {
-    "scaleUp": {
-        "stabilizationWindowSeconds": 0,
-        "selectPolicy": "Max",
-        "policies": [
-            {"type": "Pods", "value": 4, "periodSeconds": 15},
-            {"type": "Percent", "value": 100, "periodSeconds": 15},
-        ],
-    },
-    "scaleDown": {
-        "stabilizationWindowSeconds": 300,
-        "selectPolicy": "Max",
-        "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
-    },
+    name: {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", **rules} for name, rules in _HPA["behavior"].items()
 }
 
 
@@ -183,10 +182,10 @@ class Fixed:
         return 6
 
 
-OWN, OWN_FROM_5, GPU_80, GPU_90 = "load and room", "the same, from 5", "GPU load, 0.8", "GPU load, 0.9"
+OWN, FROM_3, GPU_80, GPU_90 = "load and room", "the same, from 3", "GPU load, 0.8", "GPU load, 0.9"
 SCALERS: dict[str, Callable[[], Scaler]] = {
     OWN: lambda: Hpa(by_load),
-    OWN_FROM_5: lambda: Hpa(by_load, READY_FOR_STEP),
+    FROM_3: lambda: Hpa(by_load, FEWER),
     GPU_80: lambda: Hpa(by_gpu(0.8)),
     GPU_90: lambda: Hpa(by_gpu(0.9)),
     "KPA": Kpa,
@@ -194,16 +193,16 @@ SCALERS: dict[str, Callable[[], Scaler]] = {
 }
 
 
-def rate(now: int, hours: int, step: int) -> float:
-    """Requests a second: a wave over the day, and half an hour of 50 in the night."""
+def rate(now: int, hours: int, step: int, most: int) -> float:
+    """Requests a second: a wave over the day, and half an hour of ``most`` in the night."""
     if step <= now < step + HOUR // 2:
-        return 50.0
+        return float(most)
     day = 2 * math.pi * now / (hours * HOUR)
     return 5 + 45 * max(0.0, -math.cos(day))
 
 
-def play(make: Callable[[], Scaler], seed: int, hours: int) -> dict[str, float]:
-    """One day; returns what it came to."""
+def play(make: Callable[[], Scaler], seed: int, hours: int, most: int) -> dict[str, float]:
+    """One day with a step to ``most`` requests a second; returns what it came to."""
     rng, scaler, service = random.Random(seed), make(), Service()
     step = round(hours * HOUR * rng.uniform(0.04, 0.15))
     sums = dict.fromkeys(("requests", "in time", "lost", "slice seconds", "joules", "gated"), 0.0)
@@ -218,7 +217,7 @@ def play(make: Callable[[], Scaler], seed: int, hours: int) -> dict[str, float]:
         sums["gated"] = max(sums["gated"], service.wanted - len(service.starts))
         ready = service.ready(now)
         service.running = max(0, service.running - int(service.running / SERVICE + rng.random()))
-        arrived = _poisson(rng, rate(now, hours, step))
+        arrived = _poisson(rng, rate(now, hours, step, most))
         sums["requests"] += arrived
         if arrived:
             service.queue.append([now, arrived])
@@ -239,7 +238,7 @@ def play(make: Callable[[], Scaler], seed: int, hours: int) -> dict[str, float]:
         sums["joules"] += part * (len(service.starts) * IDLE_WATTS + active * (WATTS - IDLE_WATTS))
     served = sums["requests"] - sums["lost"] - service.waiting
     return {
-        "in SLO %": 100 * sums["in time"] / sums["requests"],
+        LATE: 100 - 100 * sums["in time"] / sums["requests"],
         "lost %": 100 * sums["lost"] / sums["requests"],
         HOURS: part * sums["slice seconds"] / HOUR,
         "GPU-hours per 1,000": part * sums["slice seconds"] / HOUR / served * 1000,
@@ -256,48 +255,50 @@ def _poisson(rng: random.Random, mean: float) -> int:
     return count
 
 
-def missed(found: dict[str, list[dict[str, float]]]) -> list[str]:
-    """The bars that are missed, each in every seed.
-
-    Better than GPU load at 0.9 in SLO and GPU-hours. Than GPU load at 0.8, which keeps most cards all day: as good in
-    SLO with the replicas of the step ready, and better in GPU-hours. No pod beyond the room.
-    """
-    late = "in SLO %"
-    pairs = zip(found[OWN], found[OWN_FROM_5], found[GPU_80], found[GPU_90], strict=True)
+def missed(found: dict[str, list[dict[str, float]]], most: int) -> list[str]:
+    """The bars that one day misses, each in every seed: better than GPU load, and no pod beyond the room."""
     wrong: list[str] = []
-    for seed, (own, ready, low, high) in enumerate(pairs, 1):
+    for seed, (own, low, high) in enumerate(zip(found[OWN], found[GPU_80], found[GPU_90], strict=True), 1):
         bars = {
-            "SLO better than GPU load at 0.9": own[late] > high[late],
-            "GPU-hours better than GPU load": max(own[HOURS], ready[HOURS]) < min(low[HOURS], high[HOURS]),
-            "SLO, from 5, as good as GPU load at 0.8": ready[late] >= low[late],
-            "no pod beyond the room": not own["gated"] and not ready["gated"],
+            "GPU-hours better than GPU load": own[HOURS] < min(low[HOURS], high[HOURS]),
+            "SLO better than GPU load, or none late": own[LATE] < min(low[LATE], high[LATE]) or own[LATE] == 0,
+            "no pod beyond the room": not own["gated"],
         }
-        wrong += [f"{bar}, seed {seed}" for bar, met in bars.items() if not met]
+        wrong += [f"{bar}, {most} a second, seed {seed}" for bar, met in bars.items() if not met]
     return wrong
+
+
+def show(found: dict[str, list[dict[str, float]]], most: int) -> None:
+    """Prints one day."""
+    columns = list(found[OWN][0])
+    print(f"a step to {most} requests a second, least to most of the seeds (simulated)")
+    print("  ".join([f"{'scaled by':18}", *(f"{each:>21}" for each in columns)]))
+    for name, rows in found.items():
+        cells = (f"{min(each[key] for each in rows):9.3f} to {max(each[key] for each in rows):8.3f}" for key in columns)
+        print("  ".join([f"{name:18}", *(f"{cell:>21}" for cell in cells)]))
 
 
 def main() -> int:
     """Runs and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=int, default=24)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
     options = parser.parse_args()
-    found = {
-        name: [play(make, seed, options.hours) for seed in range(1, options.seeds + 1)]
-        for name, make in SCALERS.items()
-    }
-    columns = list(found[OWN][0])
-    print(f"a day of {options.hours} h, {options.seeds} seeds, least to most (simulated)")
-    print("  ".join([f"{'scaled by':18}", *(f"{each:>21}" for each in columns)]))
-    for name, rows in found.items():
-        cells = (f"{min(each[key] for each in rows):9.2f} to {max(each[key] for each in rows):8.2f}" for key in columns)
-        print("  ".join([f"{name:18}", *(f"{cell:>21}" for cell in cells)]))
-    for bar in (wrong := missed(found)):
+    days: dict[int, dict[str, list[dict[str, float]]]] = {}
+    wrong: list[str] = []
+    for most in STEPS:
+        days[most] = {
+            name: [play(make, seed, options.hours, most) for seed in range(1, options.seeds + 1)]
+            for name, make in SCALERS.items()
+        }
+        show(days[most], most)
+        wrong += missed(days[most], most)
+    for bar in wrong:
         print(f"missed: {bar}")
     if options.json:
-        options.json.write_text(json.dumps({"simulated": True, "hours": options.hours, "found": found}, indent=1))
+        options.json.write_text(json.dumps({"simulated": True, "hours": options.hours, "found": days}, indent=1))
     return int(bool(wrong) and options.check)
 
 
