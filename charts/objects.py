@@ -291,6 +291,14 @@ def _change_webhook_network(manifest: Manifest) -> None:
     manifest["spec"]["ingress"][0][block('include "tessera.webhook.from" .')] = None
 
 
+def _change_page_service(manifest: Manifest) -> None:
+    manifest["spec"]["ports"].append(block('include "tessera.dashboard.kedaPort" .'))
+
+
+def _change_page_network(manifest: Manifest) -> None:
+    manifest["spec"]["ingress"].append(block('include "tessera.dashboard.kedaIngress" .'))
+
+
 _CHANGES: Mapping[tuple[str, str], Callable[[Manifest], None]] = {
     ("DaemonSet", AGENT): _change_agent,
     ("DaemonSet", MPS_HOST): _move_folders,
@@ -298,6 +306,8 @@ _CHANGES: Mapping[tuple[str, str], Callable[[Manifest], None]] = {
     ("Role", PULL_SECRETS_ROLE): _change_pull_secrets,
     (BINDING_KIND, DEVICE_ACCESS_POLICY): _change_binding,
     ("NetworkPolicy", WEBHOOK): _change_webhook_network,
+    ("Service", DASHBOARD): _change_page_service,
+    ("NetworkPolicy", DASHBOARD): _change_page_network,
     ("Certificate", WEBHOOK): _change_certificate,
     ("PrometheusRule", "tessera"): _change_rules,
     ("MutatingWebhookConfiguration", WEBHOOK): _change_webhook_configuration,

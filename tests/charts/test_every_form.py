@@ -137,6 +137,11 @@ CASES: Mapping[str, Case] = {
         {"dashboard": {"enabled": False}},
         ["--no-dashboard"],
     ),
+    "KEDA's port": Case(
+        {"resources": ["deploy"], "components": ["deploy/options/keda"]},
+        {"dashboard": {"kedaPort": 9443}},
+        ["--dashboard-keda-port", "9443"],
+    ),
     "image by tag": Case(
         DEPLOY,
         {"image": {"repository": "registry.example/tessera", "tag": "9"}},

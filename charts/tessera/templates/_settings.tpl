@@ -216,8 +216,21 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- $args := list -}}
 {{- range $own.origins }}{{ $args = append $args (printf "--origin=%s" .) }}{{ end -}}
 {{- if ne $own.withoutToken "refuse" }}{{ $args = append $args (printf "--without-token=%s" $own.withoutToken) }}{{ end -}}
+{{- if $own.kedaPort }}{{ $args = append $args (printf "--keda-port=%d" (int $own.kedaPort)) }}{{ end -}}
 {{- $base := (get (.Files.Get "files/workloads.json" | fromJson) "tessera-dashboard").args -}}
 {{- concat $base $args $own.extraArgs | toJson -}}
+{{- end -}}
+
+{{- /* The port of KEDA's scaler: of the page's Service, and of the policy that opens it to KEDA's namespace alone. */ -}}
+{{- define "tessera.dashboard.kedaPort" -}}
+{{- with int .Values.tessera.dashboard.kedaPort }}{{ toYaml (list (dict "name" "keda" "port" . "targetPort" .)) }}{{ end -}}
+{{- end -}}
+
+{{- define "tessera.dashboard.kedaIngress" -}}
+{{- with int .Values.tessera.dashboard.kedaPort }}
+{{- $peer := dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" "keda")) -}}
+{{- toYaml (list (dict "from" (list $peer) "ports" (list (dict "protocol" "TCP" "port" .)))) }}
+{{- end -}}
 {{- end -}}
 
 {{- define "tessera.mps.args" -}}
