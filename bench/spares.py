@@ -1,6 +1,6 @@
 """What spare slices bring to a service that grows on full cards, and what they cost.
 
-    python bench/spares.py                        16 cards, 200 replicas, 0 to 3 spare slices: half a minute
+    python bench/spares.py                        16 cards, 200 replicas, 0 to 3 spare slices, auto: a minute
     python bench/spares.py --replicas 100 --spares 0,1 --json spares.json --check
 
 Simulated, by the production slicer; the API server and the agents answer at once. Batch pods of ``3g.20gb`` always wait
@@ -10,11 +10,16 @@ mean (Poisson), and live two hours in the mean. Their queue has the weight of th
 ``wait`` is a replica's time until it has its slice, and ``waited`` the share that had to wait. ``idle`` is the mean of
 the spare memory slots that are free. ``by rate`` is the share that would wait by the arrival rate and the mean wait of
 a replica without spare slices, which is the time until the next slice ends (``tessera autoscaler warm`` reckons so).
+``cost`` is in hours of an idle slice for each replica, an hour of waiting for 10 (``spec.waitingPrice``).
+
+``auto`` is the number that the controller reckons (:mod:`tessera.handover.spare_sizes`), which it knows nothing for at
+first; its mean over time is ``slices``. "Missed" is said if it costs more than a quarter more than the best number.
 """
 
 import argparse
 import heapq
 import json
+import math
 import random
 import statistics
 from dataclasses import replace
@@ -25,7 +30,7 @@ from typing import Any
 from bench.reservations import BEGIN, Town
 
 from tessera.api.names import GATE, PodUid
-from tessera.api.queues import Queue
+from tessera.api.queues import AUTO, WAITING_PRICE, Queue
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import QueueObserved
@@ -40,19 +45,21 @@ class Story:
     """One run.
 
     Args:
-        spare: spare slices.
+        spare: spare slices, or ``auto``.
         given: the options.
     """
 
-    def __init__(self, spare: int, given: argparse.Namespace) -> None:
+    def __init__(self, spare: str, given: argparse.Namespace) -> None:
         self._rng, self._rest = random.Random(given.seed), random.Random(given.seed + 1)
         self.town = Town(given.cards, 60.0, proposers=[HandOverSatellite().make])
-        for queue in (Queue(name="serving", namespaces=frozenset({"serving"}), spare={PROFILE: spare} if spare else {}),
-                      Queue(name="batch", namespaces=frozenset({"batch"}))):  # fmt: skip
+        fixed = {} if spare in ("0", AUTO) else {PROFILE: int(spare)}
+        auto = frozenset({PROFILE} if spare == AUTO else ())
+        serving = Queue(name="serving", namespaces=frozenset({"serving"}), spare=fixed, auto=auto)
+        for queue in (serving, Queue(name="batch", namespaces=frozenset({"batch"}))):
             self.town.slicer.handle(QueueObserved(queue))
         self._came: dict[PodUid, float] = {}
         self._ends: list[tuple[float, PodUid]] = []
-        self._idle, self._since, self._number = 0.0, BEGIN, 0
+        self._idle, self._kept, self._since, self._number = 0.0, 0.0, BEGIN, 0
         self.waits: list[float] = []
 
     def _put(self, namespace: str, now: float) -> None:
@@ -67,6 +74,8 @@ class Story:
     def step(self, now: float) -> None:
         """Time passes: pods end, others take their place, and batch pods wait again."""
         self._idle += self._free * (now - self._since)
+        kept = self.town.slicer.state.ledger.spares.get("serving", {}).get(PROFILE, 0)
+        self._kept += kept * (now - self._since)
         self._since = now
         while self._ends and self._ends[0][0] <= now:
             self.town.end(heapq.heappop(self._ends)[1])
@@ -104,11 +113,15 @@ class Story:
             self.step(arrival)
             arrival += self._rng.expovariate(PER_HOUR / 3600)
         waits = self.waits
+        passed = self._since - BEGIN
+        idle_hours, waited_hours = self._idle / SIZE / 3600, sum(waits) / 3600
         return {
+            "slices": self._kept / passed,
+            "cost": (idle_hours + WAITING_PRICE * waited_hours) / replicas,
             "waited": sum(each > 0 for each in waits) / len(waits),
             "mean wait": statistics.fmean(waits),
             "p95 wait": statistics.quantiles(waits, n=20)[-1],
-            "idle": self._idle / (self._since - BEGIN),
+            "idle": self._idle / passed,
         }
 
 
@@ -117,27 +130,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cards", type=int, default=16)
     parser.add_argument("--replicas", type=int, default=200)
-    parser.add_argument("--spares", default="0,1,2,3", help="numbers of spare slices")
+    parser.add_argument("--spares", default="0,1,2,3,auto", help="numbers of spare slices, or auto")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true", help="fail unless each spare slice lowers the share that waits")
     given = parser.parse_args()
-    found = {int(each): Story(int(each), given).play(given.replicas) for each in given.spares.split(",")}
+    found = {each: Story(each, given).play(given.replicas) for each in given.spares.split(",")}
     refill = next(iter(found.values()))["mean wait"]
-    print(f"{'spare':>6}{'waited':>9}{'by rate':>9}{'mean wait':>12}{'p95 wait':>11}{'idle slots':>12}")
+    print(
+        f"{'spare':>6}{'slices':>8}{'waited':>9}{'by rate':>9}{'mean wait':>12}{'p95 wait':>11}{'idle slots':>12}"
+        f"{'cost':>8}"
+    )
     for spare, row in found.items():
-        row["by rate"] = pool(spare, per_hour=PER_HOUR, seconds=refill, node_price=0).waits
+        if spare != AUTO:
+            row["by rate"] = pool(int(spare), per_hour=PER_HOUR, seconds=refill, node_price=0).waits
+        by_rate = f"{row['by rate']:.1%}" if "by rate" in row else ""
         print(
-            f"{spare:>6}{row['waited']:>9.1%}{row['by rate']:>9.1%}{row['mean wait']:>10.0f} s{row['p95 wait']:>9.0f} s"
-            f"{row['idle']:>12.2f}"
+            f"{spare:>6}{row['slices']:>8.2f}{row['waited']:>9.1%}{by_rate:>9}{row['mean wait']:>10.0f} s"
+            f"{row['p95 wait']:>9.0f} s{row['idle']:>12.2f}{row['cost']:>8.3f}"
         )
     if given.json:
         given.json.write_text(json.dumps(found, indent=2))
-    shares = [row["waited"] for row in found.values()]
-    bad = any(later >= earlier > 0 for earlier, later in pairwise(shares))
+    fixed = [row for spare, row in found.items() if spare != AUTO]
+    bad = any(later["waited"] >= earlier["waited"] > 0 for earlier, later in pairwise(fixed))
     if bad:
         print("missed: a further spare slice does not lower the share that waits")
-    return int(bad and given.check)
+    best = min((row["cost"] for row in fixed), default=math.inf)
+    dear = AUTO in found and found[AUTO]["cost"] > 1.25 * best
+    if dear:
+        print("missed: auto costs over a quarter more than the best number")
+    return int((bad or dear) and given.check)
 
 
 if __name__ == "__main__":

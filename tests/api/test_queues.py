@@ -17,9 +17,9 @@ def test_a_usage_that_is_no_amount_counts_as_none(number: object) -> None:
     ("spare", "rule"),
     [
         ({"3g.20gb": 40, "1g.5gb": 25}, "write at most 64 slices in all"),
-        ({"3g.20gb": True}, "write a number of slices by profile: {3g.20gb: 1}"),
-        ({"3g.20gb": -1}, "write a number of slices by profile: {3g.20gb: 1}"),
-        ([], "write a number of slices by profile: {3g.20gb: 1}"),
+        ({"3g.20gb": True}, "write a number of slices by profile, or auto: {3g.20gb: 1}"),
+        ({"3g.20gb": -1}, "write a number of slices by profile, or auto: {3g.20gb: 1}"),
+        ([], "write a number of slices by profile, or auto: {3g.20gb: 1}"),
     ],
 )
 def test_spare_slices_that_break_a_rule_count_as_none(spare: object, rule: str) -> None:

@@ -243,6 +243,25 @@ def test_the_images_of_its_last_pod_come_to_another_node_once(cluster: SlicerClu
     assert not cluster.image_pulls
 
 
+def test_the_images_of_a_pod_come_to_the_node_of_its_reserved_slots(cluster: SlicerCluster) -> None:
+    cluster.queue("serving")
+    cluster.pulls = False
+    run(cluster, pod(cluster, "batch-1", "7g.40gb", deadline=900.0))
+    waits = pod(cluster, "whole", "7g.40gb")
+    cluster.pass_time(61)
+    cluster.settle()
+    assert waits.uid in cluster.slicer.state.reservations
+    assert not cluster.image_pulls, "the slots are not free for long"
+    cluster.pass_time(300)
+    cluster.settle()
+    assert cluster.image_pulls == {waits.uid: "n1"}
+    cluster.pulls = True
+    cluster.settle()
+    cluster.pass_time(30)
+    cluster.settle()
+    assert not cluster.image_pulls, "once is enough"
+
+
 def test_the_queue_s_page_says_what_is_kept_though_no_pod_waits() -> None:
     cluster = ForecastCluster()
     cluster.node("n1")

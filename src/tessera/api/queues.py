@@ -24,6 +24,10 @@ QUEUE_MODELS = 64
 QUEUES = Resource("tessera.dev", "v1alpha1", "queues", "Queue", False, dict[str, Any])
 #: Seconds of the half-life without ``spec.halfLife``: a week.
 HALF_LIFE = 168 * 3600.0
+#: Without ``spec.waitingPrice``, and the most of it.
+WAITING_PRICE, _MOST_PRICE = 10, 1_000
+#: Number of a profile in ``spec.spare`` that the controller reckons.
+AUTO = "auto"
 #: Entry of ``spec.namespaces`` for all namespaces.
 ANY_NAMESPACE = "*"
 
@@ -61,7 +65,10 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         half_life: seconds after which past usage counts half; 0 forgets the past.
         namespaces: namespaces whose pods may name the queue by their label; ``*`` for all. A namespace of the queue's
             name counts for it if it is among them.
-        spare: by profile in the resource's spelling, the slices that are kept free for its services.
+        spare: by profile in the resource's spelling, the slices that are kept free for its services; without those of
+            ``auto``.
+        auto: profiles of which the controller reckons the number (:mod:`tessera.handover.spare_sizes`).
+        waiting_price: seconds of an idle slice that cost as much as a second that a pod waits for one.
         faults: what is wrong, with field, value and rule.
         usage: recorded usage by model, in memory slots.
         usage_time: when it was recorded, seconds since 1970; 0 if never.
@@ -76,6 +83,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     half_life: float = HALF_LIFE
     namespaces: frozenset[str] = frozenset()
     spare: dict[str, int] = {}
+    auto: frozenset[str] = frozenset()
+    waiting_price: int = WAITING_PRICE
     faults: tuple[str, ...] = ()
     usage: dict[str, float] = {}
     usage_time: float = 0.0
@@ -106,6 +115,7 @@ def read_queue(item: Mapping[str, Any]) -> Queue:
     if guaranteed and maximum and guaranteed.gib == maximum.gib and guaranteed.amount > maximum.amount:
         faults.append(f"spec.guaranteed is {guaranteed.text}: at most spec.maximum, which is {maximum.text}")
         guaranteed = None
+    spare = field("spare", _spare, {})
     return Queue(
         name=str(meta.get("name", "")),
         weight=field("weight", _weight, 1),
@@ -113,7 +123,9 @@ def read_queue(item: Mapping[str, Any]) -> Queue:
         maximum=maximum,
         half_life=field("halfLife", _duration, HALF_LIFE),
         namespaces=field("namespaces", _namespaces, frozenset()),
-        spare=field("spare", _spare, {}),
+        spare={profile: number for profile, number in spare.items() if number != AUTO},
+        auto=frozenset(profile for profile, number in spare.items() if number == AUTO),
+        waiting_price=field("waitingPrice", _price, WAITING_PRICE),
         faults=tuple(faults),
         usage=_usage(status.get("usage")),
         usage_time=_number(status.get("usageTime")),
@@ -153,12 +165,18 @@ def _namespaces(value: Any) -> frozenset[str]:
     return frozenset(value)
 
 
-def _spare(value: Any) -> dict[str, int]:
+def _price(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_PRICE:
+        raise _WrongError(f"write a whole number from 1 to {_MOST_PRICE:,}")
+    return value
+
+
+def _spare(value: Any) -> dict[str, Any]:
     rows = list(value.items()) if isinstance(value, dict) else []
     numbers = [each for _, each in rows if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
-    if not isinstance(value, dict) or len(numbers) < len(rows):
-        raise _WrongError("write a number of slices by profile: {3g.20gb: 1}")
-    if sum(numbers) > SPARE_SLICES:
+    if not isinstance(value, dict) or len(numbers) + sum(each == AUTO for _, each in rows) < len(rows):
+        raise _WrongError("write a number of slices by profile, or auto: {3g.20gb: 1}")
+    if sum(numbers) > SPARE_SLICES or len(rows) > SPARE_SLICES:
         raise _WrongError(f"write {SPARE_SLICES} in all")
     try:
         names = [(resource_spelling(str(parse_profile_name(str(profile)[:64]))), number) for profile, number in rows]

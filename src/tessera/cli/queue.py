@@ -242,8 +242,8 @@ def lines_of(found: Queues, *, width: int = 0) -> Iterator[str]:
     namespace = found.namespace
     yield from queue_lines(found.reading, namespace, found.pod, width=width)
     for each in found.reading.page.spare if found.pod is None else ():
-        fault = f"; {each.fault}" if each.fault else ""
-        yield f"Kept spare for services of queue {each.queue}: {each.free} of {each.wanted} {each.profile}{fault}"
+        more = "".join(f"; {text}" for text in (each.why, each.fault) if text)
+        yield f"Kept spare for services of queue {each.queue}: {each.free} of {each.wanted} {each.profile}{more}"
     if found.kueue.rows:
         yield ""
         yield "In Kueue:"

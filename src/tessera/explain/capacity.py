@@ -25,7 +25,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.controller.slicing.state.reservation import Reservation
-from tessera.controller.slicing.state.reservation_rules import holders_of
+from tessera.controller.slicing.state.reservation_rules import holders_of, kind_of
 from tessera.explain.counterfactuals import (
     changes_by_node,
     missing_profiles,
@@ -253,7 +253,9 @@ def _goes_first(view: ClusterView, slicer: Slicer, found: Reservation) -> str:
     place = f"{view.slices(found.slices)}, on node {found.node}"
     if found.is_spare:
         when = _reservation_text(view, slicer, found)
-        return f"queue {found.queue[0]} keeps this spare for pods of its services: {when}"
+        _, why = slicer.state.ledger.reckoned.get(kind_of(found), (0, ""))
+        number = f" ({why})" if why else ""
+        return f"queue {found.queue[0]} keeps this spare for pods of its services{number}: {when}"
     return f"{found.key} leaves its slots to the next pod of {found.kept_for.maker.lower()}: {place}"
 
 

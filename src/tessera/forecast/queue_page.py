@@ -104,6 +104,7 @@ class SpareSlices(_Wire, frozen=True):
         free: those that are free now.
         wanted: those that it should keep.
         fault: why there can be none; empty if there can.
+        why: how the number came, if the queue leaves it to the controller.
     """
 
     queue: Public
@@ -111,6 +112,7 @@ class SpareSlices(_Wire, frozen=True):
     free: int
     wanted: int
     fault: Public = ""
+    why: Public = ""
 
 
 class QueuePage(_Wire, frozen=True):

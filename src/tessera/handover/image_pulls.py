@@ -1,6 +1,7 @@
 """Brings images to nodes before the pods come that get slots there, by pods that pull and never run.
 
-These are new pods that get the slots of old ones, and the next pods of services for which a slice is kept spare.
+These are new pods that get the slots of old ones, pods with reserved slots, and the next pods of services for which a
+slice is kept spare.
 
 A pull pod has the new pod's images, each with a command that no image has: kubelet pulls, and the container cannot
 start. So nothing of the image runs, on any version of Kubernetes. Images that the new pod mounts as volumes, such as a

@@ -10,6 +10,7 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import ImagePulls
 from tessera.handover.inheritance import Inheritance
+from tessera.handover.reserved_images import ReservedImages
 from tessera.handover.spares import Spares
 from tessera.handover.workloads import WorkloadReader
 
@@ -35,13 +36,14 @@ class HandOverSatellite:
     mode: HandOverMode = HandOverMode.ON
     moves: bool = False
 
-    def make(self, state: SlicerState) -> tuple[Inheritance, Spares, HandOver]:
+    def make(self, state: SlicerState) -> tuple[Inheritance, Spares, ReservedImages, HandOver]:
         """Makes the proposers of a slicer."""
         inheritance = Inheritance(state)
         acts = self.mode is HandOverMode.ON
         return (
             inheritance,
             Spares(state, inheritance.pods),
+            ReservedImages(state),
             HandOver(state, inheritance.pods, acts=acts, moves=self.moves),
         )
 

@@ -22,9 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from heapq import nsmallest
+from math import inf
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import GATE, WHOLE_CARDS, NodeName, PodUid
+from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
@@ -46,7 +48,8 @@ from tessera.controller.slicing.state.reservation_rules import (
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
-from tessera.handover.owner_pods import OwnerPods, owner_of, place_within, reserve_inherited
+from tessera.handover.owner_pods import OwnerPods, family_of, owner_of, place_within, reserve_inherited
+from tessera.handover.spare_sizes import EVERY, SpareDemand
 from tessera.kube.resources import Toleration
 from tessera.placement.cards import SPARE_OF
 from tessera.placement.step_budget import StepBudget
@@ -76,8 +79,8 @@ class Spares(Proposer):
         self._pods = pods
         self._planner = Planner(state)
         self._places = PlaceSearch(state, self._planner)
-        #: Queues with spare slices, as the pods were sorted by them.
-        self._queues: AbstractSet[str] = frozenset()
+        #: Kinds of spare slices, as the pods were sorted by them.
+        self._kinds: AbstractSet[Kind] = frozenset()
         #: By kind, the last pod that has such a slice, and the pods that may wait for one.
         self._like: dict[Kind, PodInfo] = {}
         self._waiting: dict[Kind, dict[PodUid, None]] = {}
@@ -87,6 +90,14 @@ class Spares(Proposer):
         #: Where images should come, and owners whose images have come to a node with a spare slice, or cannot.
         self._pulls: dict[PodUid, NodeName] = {}
         self._pulled: set[tuple[str, NodeName]] = set()
+        #: What the numbers of ``auto`` come from, and when they are reckoned again.
+        self._demands: dict[Kind, SpareDemand] = {}
+        self._reckon_at = 0.0
+        #: Living pods with their kind and family; since when those of them wait that came and got no spare slice
+        #: (never, while something besides room holds them), and spare slices are missing.
+        self._seen: dict[PodUid, tuple[Kind, str]] = {}
+        self._since: dict[PodUid, float] = {}
+        self._missing: dict[PodUid, float] = {}
 
     # What is known
 
@@ -94,6 +105,7 @@ class Spares(Proposer):
         """Takes in a pod that changed, or is gone."""
         pod = self._state.cluster.pods.get(uid)
         kind = self._kind_of(pod) if pod is not None else None
+        self._note_demand(uid, pod, kind)
         if pod is None or kind is None:
             for each in self._waiting.values():
                 each.pop(uid, None)
@@ -103,6 +115,25 @@ class Spares(Proposer):
         elif pod.is_held and uid not in self._waiting.setdefault(kind, {}):
             self._waiting[kind][uid] = None
             self._workloads.pop(owner_of(pod), None)  # what it wants now
+
+    def _note_demand(self, uid: PodUid, pod: PodInfo | None, kind: Kind | None) -> None:
+        if pod is None or kind is None or pod.terminating or pod.finished:
+            if (ended := self._seen.pop(uid, None)) is not None:
+                self._demands[ended[0]].note_end(ended[1], self._state.now)
+            self._since.pop(uid, None)
+            return
+        demand = self._demands.setdefault(kind, SpareDemand())
+        has_slots = self._state.allocations.current_of(uid) is not None
+        if uid not in self._seen:
+            self._seen[uid] = (kind, "/".join(family_of(owner_of(pod))))
+            is_new = demand.note_pod(self._seen[uid][1], parse_time_or_zero(pod.created) or self._state.now)
+            if is_new and not has_slots:
+                self._since[uid] = inf
+        if has_slots:
+            if (since := self._since.pop(uid, inf)) < inf:
+                demand.note_wait(self._state.now - since)
+        elif uid in self._since and (not pod.ready_to_place or self._since[uid] == inf):
+            self._since[uid] = self._state.now if pod.ready_to_place else inf  # else something besides room holds it
 
     def _kind_of(self, pod: PodInfo) -> Kind | None:
         """Returns the spare slice that a pod could use by what it says; None for none."""
@@ -175,10 +206,14 @@ class Spares(Proposer):
 
     def review(self, nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
         """Ends spare slices that are no longer right, then seeks those that are missing."""
-        if self._queues != self._state.ledger.spares.keys():
-            self._queues = frozenset(self._state.ledger.spares)
-            for uid in self._state.cluster.pods if self._queues else ():
+        kinds = frozenset((name, profile) for name, spare in self._state.ledger.spares.items() for profile in spare)
+        if self._kinds != kinds:
+            self._kinds = kinds
+            self._demands = {kind: each for kind, each in self._demands.items() if kind in kinds}
+            self._seen = {uid: each for uid, each in self._seen.items() if each[0] in kinds}
+            for uid in self._state.cluster.pods if kinds else ():
                 self.observe(uid)
+        self._reckon()
         wanted = self._wanted()
         for one in self._kept():
             if wanted.get(one.uid) != kind_of(one) or not self._is_sound(one):
@@ -198,10 +233,37 @@ class Spares(Proposer):
                     break
         self._set_due()
 
+    def _reckon(self) -> None:
+        """Sets the numbers of spare slices that queues leave to the controller."""
+        state = self._state
+        if not state.now or state.now < self._reckon_at:
+            return
+        self._reckon_at = state.now + EVERY
+        for queue in state.cluster.queues.values():
+            for profile in sorted(queue.auto):
+                demand = self._demands.setdefault((queue.name, profile), SpareDemand())
+                state.ledger.reckon(queue.name, profile, *demand.size(queue.waiting_price, state.now))
+
+    def _note_missing(self) -> None:
+        """Notes since when spare slices are missing, and how long those were that are free again, with their images."""
+        now, wanted, kept = self._state.now, self._wanted(), self._state.reservations.spare
+        missing: dict[PodUid, float] = {}
+        for uid, kind in wanted.items() if now else ():
+            one, like = kept.get(uid), self._like.get(kind)
+            lacks_images = one is not None and like is not None and self._pulls.get(like.uid) == one.node
+            if one is None or lacks_images or holders_of(self._state, one):
+                missing[uid] = self._missing.get(uid, now)
+            elif uid in self._missing and kind in self._demands:
+                self._demands[kind].note_missing(now - self._missing[uid])
+        self._missing = missing
+
     def _set_due(self) -> None:
         late = [each.made + each.patience for each in self._kept() if holders_of(self._state, each)]
-        self.next_due = min((each for each in (*late, *self._tries.values()) if each > self._state.now), default=None)
+        reckoned = [self._reckon_at] if any(each.auto for each in self._state.cluster.queues.values()) else []
+        dues = (*late, *reckoned, *self._tries.values())
+        self.next_due = min((each for each in dues if each > self._state.now), default=None)
         self._find_pulls()
+        self._note_missing()
 
     def _wanted(self) -> Mapping[PodUid, Kind]:
         return {
@@ -279,6 +341,7 @@ class Spares(Proposer):
                 if made is None:
                     continue
                 lacking[owner] -= 1
+                self._since.pop(heir.uid, None)
                 ended = (made[0], self._state.reservations.get(heir.uid))
                 yield from (EndOfReservation(each) for each in ended if each is not None)
                 yield NewReservation(heir, made[1], 0.0)

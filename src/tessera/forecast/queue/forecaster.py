@@ -173,7 +173,14 @@ class Forecaster:
         rows += [_row(pod, OtherGate(pod.earlier_gates)) for pod in gated[: QUEUE_PODS - len(rows)]]
         omitted = len(begun.waiting) + len(followers) + len(gated) - len(rows)
         spare = tuple(
-            SpareSlices(queue=queue, profile=profile, free=free, wanted=wanted, fault=spare_fault(state, profile))
+            SpareSlices(
+                queue=queue,
+                profile=profile,
+                free=free,
+                wanted=wanted,
+                fault=spare_fault(state, profile),
+                why=state.ledger.reckoned.get((queue, profile), (0, ""))[1],
+            )
             for queue, found in count_spares(state).items()
             for profile, (free, wanted) in found.items()
         )

@@ -198,7 +198,8 @@ class Observer:
         rules = (queue.weight, queue.guaranteed, queue.maximum, queue.namespaces)
         if known is None or rules != (known.weight, known.guaranteed, known.maximum, known.namespaces):
             self._follow_queues()
-        self._state.reservations_due |= known is None or known.spare != queue.spare
+        spare = (queue.spare, queue.auto, queue.waiting_price)
+        self._state.reservations_due |= known is None or spare != (known.spare, known.auto, known.waiting_price)
 
     def _follow_queues(self) -> None:
         """After a change of a Queue object, counts every pod for its queue again, and plans all waiting pods again."""

@@ -10,6 +10,7 @@ What is held is constant between two calls of :meth:`QueueLedger.assign`, so usa
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
@@ -85,8 +86,10 @@ class QueueLedger:
 
     def __init__(self, queues: dict[str, Queue]) -> None:
         self.queues = queues
-        #: The spare slices of queues that keep some: :attr:`tessera.api.queues.Queue.spare`.
+        #: The spare slices of queues that keep some: :attr:`tessera.api.queues.Queue.spare`, and those reckoned.
         self.spares: dict[str, Mapping[str, int]] = {}
+        #: By queue and profile, the reckoned numbers with the words how they came.
+        self.reckoned: dict[tuple[str, str], tuple[int, str]] = {}
         #: Accounts; none without any Queue object. Of too many those with the least usage are dropped.
         self._accounts: dict[str, QueueAccount] = {}
         #: Accounts that were left when some were dropped last.
@@ -108,12 +111,20 @@ class QueueLedger:
         elif known is not None and known.half_life != queue.half_life:
             account.settle(known.half_life, now)
         self.queues[queue.name] = queue
-        self._note_spares(queue.name, queue.spare)
+        self._note_spares(queue.name, queue.spare, queue.auto)
         self.relieved.add(queue.name)
 
-    def _note_spares(self, name: str, spare: Mapping[str, int]) -> None:
-        if spare:
-            self.spares[name] = spare
+    def reckon(self, name: str, profile: str, number: int, why: str) -> None:
+        """Sets the number of spare slices of a profile that a queue leaves to the controller."""
+        self.reckoned[name, profile] = number, why
+        self.spares[name] = {**self.spares[name], profile: number}
+
+    def _note_spares(self, name: str, spare: Mapping[str, int], auto: AbstractSet[str] = frozenset()) -> None:
+        for gone in [each for each in self.reckoned if each[0] == name and each[1] not in auto]:
+            del self.reckoned[gone]
+        if spare or auto:
+            known = {profile: self.reckoned.get((name, profile), (0, ""))[0] for profile in sorted(auto)}
+            self.spares[name] = {**spare, **known}
         else:
             self.spares.pop(name, None)
 

@@ -1,0 +1,60 @@
+"""Has the images of a pod pulled to the node of its reserved slots, so that it starts when the slots are free.
+
+Rules:
+
+- Only while the slots are held by others: a pod that starts now pulls its images itself. Only within :data:`AHEAD`
+  seconds of the expected start, since a reservation may move and a node throws unused images away.
+- At most :data:`PODS` pods, those that start first; how many pull at a time says :mod:`tessera.handover.image_pulls`.
+- Once for each pod and node. Nobody waits for the images: the pod gets its slots when they are free.
+"""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from heapq import nsmallest
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.slicing.planning.proposals import Proposal, Proposer
+from tessera.controller.slicing.state.reservation_rules import holders_of
+from tessera.controller.slicing.state.slicer_state import SlicerState
+
+#: Seconds, as long as a pull may take; and pods.
+AHEAD, PODS = 600.0, 32
+
+
+class ReservedImages(Proposer):
+    """Says which images should come to which node; it proposes no change.
+
+    Args:
+        state: the slicer's state.
+    """
+
+    def __init__(self, state: SlicerState) -> None:
+        self._state = state
+        self._pulls: dict[PodUid, NodeName] = {}
+        self._pulled: set[tuple[PodUid, NodeName]] = set()
+
+    @property
+    def pulls(self) -> Mapping[PodUid, NodeName]:
+        """By pod with reserved slots, their node."""
+        return self._pulls
+
+    def note_images(self, uid: PodUid, node: NodeName, _refusal: str) -> None:
+        """Takes in that images are on a node, or do not come."""
+        if self._pulls.get(uid) == node:
+            del self._pulls[uid]
+            self._pulled.add((uid, node))
+            self.asks = bool(self._pulls)
+
+    def review(self, _nodes: AbstractSet[NodeName]) -> Iterator[Proposal]:
+        """Looks at the reservations; proposes nothing."""
+        state = self._state
+        reserved = [
+            each
+            for uid, each in state.reservations.items()
+            if each.number and uid in state.waiting and each.until <= state.now + AHEAD and holders_of(state, each)
+        ]
+        self._pulled &= {(each.uid, each.node) for each in reserved}
+        ahead = [each for each in reserved if (each.uid, each.node) not in self._pulled]
+        self._pulls = {each.uid: each.node for each in nsmallest(PODS, ahead, key=lambda one: (one.until, one.rank))}
+        self.asks = bool(self._pulls)
+        return iter(())
