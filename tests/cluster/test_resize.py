@@ -201,7 +201,30 @@ def test_no_slice_has_two_users_whatever_a_tenant_writes(in_lab: InLab) -> None:
     in_lab(scenario, "1xA100-40GB")
 
 
-def test_a_lent_slice_has_one_user_though_the_agents_journal_is_lost(in_lab: InLab) -> None:
+@pytest.mark.parametrize("dies", [0, 1, 2])
+def test_the_lender_of_a_pod_that_its_node_evicted_ends(in_lab: InLab, dies: int) -> None:
+    """Whether the controller dies before or after its one write."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        await create(lab, "svc", "5Gi", seconds=600)
+        await resize(lab, "20Gi")
+        await lab.running("svc-slice")
+        if dies:
+            fate_of(lab).arm(1, after=dies == 2)
+        evicted = {"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}}
+        await lab.client.merge_patch(PODS, "svc", evicted, "default", subresource="status")
+        await lab.until(lambda: lab.pod("svc-slice") is None, "the lender is gone")
+        assert lab.existing_pod("svc").status.phase == "Failed"
+        await lab.until(lambda: lab.hardware() == [], "no slice is left")
+        assert not dies or fate_of(lab).struck
+
+    in_lab(scenario, "1xA100-40GB", cluster_type=MortalController)
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_a_lent_slice_has_one_user_though_the_agents_journal_is_lost(in_lab: InLab, files: bool) -> None:
+    """With the CDI files, or without them too."""
+
     async def scenario(lab: VirtualLab) -> None:
         await create(lab, "svc", "5Gi", seconds=60)
         own = profile_of(lab, "svc")
@@ -218,6 +241,8 @@ def test_a_lent_slice_has_one_user_though_the_agents_journal_is_lost(in_lab: InL
         await lab.kill("tessera-agent")
         await lab.clock.sleep(0.1)
         journal.unlink()
+        for each in plugins.cdi.iterdir() if not files else ():
+            each.unlink()
         await lab.until(journal.exists, "the agent is back")
         began = restarts(lab)
         await end(lab.client, "default", "svc")

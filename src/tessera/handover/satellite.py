@@ -1,4 +1,4 @@
-"""Hand-over as a satellite of the controller: proposers beside the core's, and a task that brings images."""
+"""Hand-over as a satellite of the controller: proposers, and tasks that bring images and end loans."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -7,6 +7,7 @@ from enum import Enum
 
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.handover.ended_loans import EndedLoans
 from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import ImagePulls
 from tessera.handover.inheritance import Inheritance
@@ -54,6 +55,7 @@ class HandOverSatellite:
         def join(term: Term) -> None:
             term.owner_readers.append(WorkloadReader(term.runtime.client).read)
             term.tasks.append(Task(name="pulls of images", run=ImagePulls(term).run))
+            term.tasks.append(Task(name="ends of loans", run=EndedLoans(term).run))
 
         process.proposers.append(self.make)
         yield join

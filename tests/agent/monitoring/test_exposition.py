@@ -1,6 +1,7 @@
 """The text of a sample: names and units of both dialects, labels of holders, nothing twice, nothing invented."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -54,7 +55,7 @@ Read = Callable[[bytes, str], Rows]
 
 
 def lease(pod: str, device: str = GPU, ratio: float = 1.0, **more: str) -> Lease:
-    given = {"namespace": "team", "container": "main", "kind": "whole", **more}
+    given: dict[str, Any] = {"namespace": "team", "container": "main", "kind": "whole", **more}
     return Lease(pod=pod, uid=PodUid(f"uid-{pod}"), device=device, ratio=ratio, **given)
 
 

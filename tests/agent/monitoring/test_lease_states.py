@@ -37,10 +37,14 @@ OWN = ProcessUse(None, 2 * GIB)
 Look = tuple[float, float | None, tuple[ProcessUse, ...]]
 
 
-def judge(looks: Iterable[Look], *, ratio: float = 1.0, share: float = 1.0) -> list[JudgedLease]:
+def judge(
+    looks: Iterable[Look], *, ratio: float = 1.0, share: float = 1.0, exchanged: bool = False
+) -> list[JudgedLease]:
     """Plays (time, activity, processes) of a card that one container holds."""
     states = LeaseStates()
-    lease = Lease(namespace="team", pod="a", uid=POD, container="main", device=GPU, kind="whole", ratio=ratio)
+    lease = Lease(
+        namespace="team", pod="a", uid=POD, container="main", device=GPU, kind="whole", ratio=ratio, exchanged=exchanged
+    )
     found: list[JudgedLease] = []
     for taken, busy, processes in looks:
         values = {Quantity.MEMORY_USED: 2.0 * GIB}
@@ -62,6 +66,13 @@ def test_a_card_without_any_process_is_never_used_after_a_grace() -> None:
     assert found[-1].state is LeaseState.NEVER_USED
     assert "20 min" in found[-1].evidence
     assert found[-1].wasted == pytest.approx(2 * GRACE - GRACE + 60)
+
+
+def test_a_slice_that_is_exchanged_says_why_nobody_uses_it() -> None:
+    found = judge(every(60, 2 * GRACE, 0.0), exchanged=True)
+    assert found[-1].evidence.endswith(
+        "; its container has the slice that another pod lends it, and this one again after tessera resize --back"
+    )
 
 
 def test_evidence_has_full_minutes_as_the_time_held_has() -> None:

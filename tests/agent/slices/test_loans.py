@@ -27,7 +27,7 @@ from tessera.agent.slices.loans import find_lent, is_lender, recall_loans
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.pods.requirements import MEMORY
-from tessera.kube.resources import Pod, PodSpec
+from tessera.kube.resources import Pod, PodSpec, PodStatus
 
 GPU = "GPU-a"
 SMALL, BIG = SlicePosition(GPU, "1g.5gb", 0), SlicePosition(GPU, "3g.20gb", 4)
@@ -144,7 +144,10 @@ def test_a_pod_whose_init_container_has_slices_lends_nothing(machine: SliceState
 def test_the_borrower_counts_as_the_user(machine: SliceStateMachine) -> None:
     lend(machine)
     assert machine.table.borrower_of(BIG) == WEB
-    assert SliceLease(WEB, "MIG-3g.20gb", "token") in list(machine.table.leases())
+    assert set(machine.table.leases()) == {
+        SliceLease(WEB, "MIG-3g.20gb", "token"),
+        SliceLease(WEB, "MIG-1g.5gb", exchanged=True),
+    }
     assert machine.table.ready_slice(WEB, BIG) is not None
 
 
@@ -194,6 +197,41 @@ def test_a_pod_that_has_its_own_slice_is_not_taken_for_the_borrower() -> None:
 def test_what_is_no_loan_is_not_recalled(machine: SliceStateMachine, written: dict[str, str]) -> None:
     machine.handle(DevicesBound(WEB, {}))
     assert not list(recall_loans(machine.table, written, [BORROWER, lender()]))
+
+
+def runs_since(made: Pod, when: str) -> Pod:
+    state = {"name": "c", "containerID": "containerd://1", "state": {"running": {"startedAt": when}}}
+    return msgspec.structs.replace(
+        made, status=msgspec.convert({"phase": "Running", "containerStatuses": [state]}, PodStatus)
+    )
+
+
+def test_a_loan_of_an_equal_slice_is_recalled_by_the_pod_that_lends_it() -> None:
+    own, lent = SlicePosition(GPU, "3g.20gb", 0), BIG
+    found = SliceStateMachine(SliceJournal(owners={own.device_id: WEB, lent.device_id: LENDER}))
+    for name in (WEB, LENDER):
+        found.handle(PodChanged(name, ended=False))
+    instances = tuple(
+        ObservedInstance(gi_id=each.start, position=each, size=4, computes=((0, f"MIG-{each.start}"),))
+        for each in (own, lent)
+    )
+    found.handle(GpuRead(GPU, {"3g.20gb": (0, 4)}, instances))
+    found.handle(InitialSyncDone())
+    written = {own.device_id: "MIG-4", lent.device_id: NO_DEVICE}
+    assert list(recall_loans(found.table, written, [BORROWER, lender()])) == [DevicesBound(WEB, {own.device_id: lent})]
+    assert list(recall_loans(found.table, written, [BORROWER, pod("web-slice")])) == [], "it is its own device"
+
+
+@pytest.mark.parametrize(("since", "loans"), [("2026-11-30T12:00:05Z", 1), ("2026-11-30T11:59:59Z", 0)])
+def test_without_journal_and_files_a_container_that_started_after_its_lender_counts_as_borrower(
+    machine: SliceStateMachine, since: str, loans: int
+) -> None:
+    machine.handle(DevicesBound(WEB, {}))
+    pods = [runs_since(BORROWER, since), runs_since(lender(), "2026-11-30T12:00:00Z")]
+    found = list(recall_loans(machine.table, {}, pods))
+    assert found == [DevicesBound(WEB, {SMALL.device_id: BIG})] * loans
+    own = {SMALL.device_id: "MIG-1g.5gb"}
+    assert not list(recall_loans(machine.table, own, pods)), "its file says that it has its own"
 
 
 def test_the_journal_knows_better_than_the_files(machine: SliceStateMachine) -> None:

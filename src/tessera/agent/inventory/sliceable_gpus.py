@@ -44,11 +44,15 @@ class SlicePosition(msgspec.Struct, frozen=True, order=True):
 
 
 class SliceLease(msgspec.Struct, frozen=True):
-    """A slice on demand that a pod holds: its MIG device, and kubelet's id of it if kubelet gave one."""
+    """A slice on demand that a pod holds: its MIG device, and kubelet's id of it if kubelet gave one.
+
+    It is exchanged while the pod's container has a lent slice instead.
+    """
 
     pod: PodUid
     device: str
     device_id: str = ""
+    exchanged: bool = False
 
 
 def parse_device_id(text: str) -> SlicePosition:

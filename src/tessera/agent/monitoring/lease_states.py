@@ -45,6 +45,7 @@ WINDOW = 1800.0
 BUSY = 0.01
 #: Seconds for which a lease that has ended is remembered.
 MEMORY = 900.0
+_EXCHANGED = "; its container has the slice that another pod lends it, and this one again after tessera resize --back"
 #: Seconds that one entry of the history covers.
 _STEP = 60.0
 
@@ -263,7 +264,7 @@ def _judge(lease: Lease, device: DeviceSample, history: _History, now: float) ->
     return JudgedLease(
         lease=lease,
         state=state,
-        evidence=evidence,
+        evidence=evidence + _EXCHANGED if lease.exchanged else evidence,
         held=now - history.began,
         wasted=history.wasted,
         active=history.active,

@@ -81,6 +81,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
         owner: ``Kind/name`` of the workload that made the pod; empty if it has none.
         kind: ``whole``, ``time-slicing``, ``mps``, ``mig`` (of a layout) or ``slice`` (made for the pod).
         ratio: its part of the device, 0 to 1.
+        exchanged: the container has a slice instead that another pod lends it.
     """
 
     namespace: str
@@ -91,6 +92,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     kind: str
     ratio: float = 1.0
+    exchanged: bool = False
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +235,7 @@ def slice_leases(
             device=each.device,
             kind=shares.kind.value if shares else SLICE if each.device.startswith("MIG-") else WHOLE,
             ratio=min(1.0, taken[each.pod, each.device] / shares.count) if shares else 1 / holders[each.device],
+            exchanged=each.exchanged,
         )
 
 

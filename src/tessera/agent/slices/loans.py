@@ -14,13 +14,15 @@ UID, so Kubernetes deletes it with that pod. Rules:
     runs and whose one slice is ready.
 4.  The agent's journal has the loan as the binding of the borrower's device ID to the lender's slice. It lasts until
     the borrower's next start, which decides anew. If the journal is lost, the CDI files tell it: that of a loan gives
-    a device of one size the slice of another.
+    a device of one size the slice of another, or the slice of a pod that says that it lends it. If they are lost too,
+    every container that may have its lender's slice counts as if it had it: it ends with the loan.
 5.  When the lender ends, nobody pays for its slice any longer. So the borrower's container ends
     (:mod:`tessera.agent.slices.executor`), and its next start has its own slice. The lent slice is destroyed after
     that: its device files are those of the next slice there, and a container keeps the right to open them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.events import DevicesBound
@@ -83,14 +85,39 @@ def recall_loans(slices: SliceTable, written: Mapping[str, str], pods: Iterable[
     for device, uuid in written.items():
         position, own = made.get(uuid), _position(device)
         owner = slices.owners.get(position) if position is not None else None
-        if position is None or own is None or owner is None or device in known or own.profile == position.profile:
+        if position is None or own is None or owner is None or device in known:
             continue
+        named = _borrowers_by_pods(owner, live)
+        if own.profile == position.profile and not named:
+            continue  # the device of its owner
         # The borrower's own slice is one of the device's size that no container got.
         able = {each: pod for each, pod in slices.owners.items() if each.profile == own.profile and each not in given}
-        named = _borrowers_by_pods(owner, live)
         found = [(pod in named, each == own, pod) for each, pod in able.items() if slices.lives(pod)]
         if found:
             yield DevicesBound(max(found)[-1], {device: position})
+    yield from _assume_loans(slices, live, {each for each in given if each is not None})
+
+
+def _assume_loans(slices: SliceTable, live: list[Pod], given: AbstractSet[SlicePosition]) -> Iterator[DevicesBound]:
+    """Finds the loans of which neither journal nor CDI files tell: of each container that may have its lender's slice.
+
+    That is one of which nothing says that it got its own slice, and that started after its lender. Its device is not
+    known; that of its own position stands for it until its next start.
+    """
+    for lender, borrower in ((one, other) for one in live if _runs(one) and is_lender(one) for other in live):
+        uid = PodUid(borrower.metadata.uid)
+        own = slices.slices_of(uid)
+        if not lends_to(lender, borrower) or len(own) != 1 or own[0] in given or slices.bindings_of(uid):
+            continue
+        position = _loan(slices, PodUid(lender.metadata.uid), uid)
+        if position is not None and position not in given and started(borrower) >= started(lender) > "":
+            yield DevicesBound(uid, {own[0].device_id: position})
+
+
+def started(pod: Pod) -> str:
+    """When the containers of a pod that run started last; empty if none runs."""
+    states = (each.running for each in pod.status.container_statuses)
+    return max((each.started_at or "" for each in states if each is not None), default="")
 
 
 def _borrowers_by_pods(owner: PodUid, pods: list[Pod]) -> set[PodUid]:

@@ -170,8 +170,10 @@ class SliceTable:
         for instance, pod in self.observed_instances():
             if pod is not None:
                 user = self.borrower_of(instance.position) or pod
+                own = user == pod and (user, instance.position) not in device_ids
+                exchanged = own and any(self.borrower_of(each) == pod for each in self.bindings_of(pod).values())
                 for _, device in instance.computes:
-                    yield SliceLease(user, device, device_ids.get((user, instance.position), ""))
+                    yield SliceLease(user, device, device_ids.get((user, instance.position), ""), exchanged)
 
     def slice_state(self, position: SlicePosition, pod: PodUid) -> SliceState:
         """The phase of one slice of a pod."""

@@ -1,0 +1,63 @@
+"""Evicts a pod that lends its slice to one that has ended, such as by its node's eviction: nobody uses the slice.
+
+Kubernetes deletes such a lender with its borrower's object (``ownerReferences``), and keeps the object of a pod that
+has ended, perhaps for ever. A lender is a tenant's own pod, so a forged one ends nothing but itself. The cluster is the
+record: pods are looked at each :data:`PERIOD` seconds, so a new controller finds them as they are, and a lender whose
+eviction is refused, as by a PodDisruptionBudget, is asked again. At most :data:`EVICTED` are asked at a time, others in
+the next round.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+
+from tessera.api.names import LENDS_ANNOTATION
+from tessera.api.pods.slice_requests import lends_to
+from tessera.controller.leadership.satellite import Term
+from tessera.kube.eviction import Blocked, Evictor
+from tessera.kube.resources import Pod
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks; evictions of one look.
+PERIOD, EVICTED = 60.0, 16
+
+
+class EndedLoans:
+    """Evicts lenders.
+
+    Args:
+        term: the term of leadership, with all pods.
+    """
+
+    def __init__(self, term: Term) -> None:
+        self._evictor, self._clock, self._pods = Evictor(term.runtime.client), term.runtime.clock, term.pods
+        #: UIDs of lenders whose eviction was refused last: others go first.
+        self._refused: deque[str] = deque(maxlen=1_000)
+
+    async def run(self) -> None:
+        """Evicts until cancelled."""
+        while True:
+            await self._clock.sleep(PERIOD)
+            found = sorted(self._find(), key=lambda each: each.metadata.uid in self._refused)
+            for lender in found[:EVICTED]:
+                await self._evict(lender)
+
+    def _find(self) -> Iterator[Pod]:
+        """Yields the lenders that live though their borrowers have ended."""
+        cache = self._pods.cache
+        for pod in cache.values():
+            meta = pod.metadata
+            if LENDS_ANNOTATION in meta.annotations and meta.deletion_timestamp is None and not pod.status.has_ended:
+                borrower = cache.get(f"{meta.namespace}/{meta.annotations[LENDS_ANNOTATION]}")
+                if borrower is not None and borrower.status.has_ended and lends_to(pod, borrower):
+                    yield pod
+
+    async def _evict(self, lender: Pod) -> None:
+        meta = lender.metadata
+        answer = await self._evictor.evict(meta.namespace, meta.name, meta.uid)
+        if isinstance(answer, Blocked):
+            self._refused.append(meta.uid)
+            _log.info("pod %s/%s lends to a pod that has ended, and stays: %s", meta.namespace, meta.name, answer.text)
+        else:
+            _log.info("pod %s/%s is evicted: it lends its slice to a pod that has ended", meta.namespace, meta.name)
