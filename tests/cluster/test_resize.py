@@ -293,4 +293,4 @@ def test_the_agent_may_die_at_any_nvml_call(in_lab: InLab, part: int) -> None:
     def outlives(at: int) -> bool:
         return bool(in_lab(a_loan(at, after=bool(part % 2)), "1xA100-40GB", cluster_type=MortalAgent))
 
-    die_at(range(part + 1, CALLS + 1, 4), outlives)
+    die_at(range(part + 1, CALLS + 1, 4), outlives, every=3)
