@@ -11,7 +11,8 @@ Rules, as in kube-scheduler's allocator (k8s.io/dynamic-resource-allocation/stru
 - what devices take from a counter is at most the counter;
 - a taint NoSchedule or NoExecute must be tolerated;
 - constraints compare values of the same type; a device without the attribute breaks them;
-- ``All`` takes every device that the selectors choose, so it fails if one of them cannot be had;
+- ``All`` takes every device that the selectors choose, so it fails if one of them cannot be had; shared ones without
+  room for the request are not among them;
 - admin access takes nothing: a device in use can be had, once in each claim.
 """
 
@@ -139,6 +140,8 @@ class _Search:
             return self._fill_requests(claim + 1, 0)
         for demand in requests[request]:
             candidates, refused = self._admit(claim, demand)
+            if not demand.count:
+                candidates = [each for each in candidates if not each.device.shared or self._has_room(each)]
             count = demand.count or len(candidates)
             held = sum(each.claim == claim for each in self.chosen)
             if not count or (not demand.count and any(pool.problem for pool in self._pools)):
