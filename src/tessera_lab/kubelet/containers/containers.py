@@ -119,6 +119,8 @@ class PodContainers:
         self._rng = rng
         self._starting = asyncio.Lock()
         self._programs: set[ProgramRun] = set()
+        #: By container, its process; none of one that was changed since it began.
+        self._processes: dict[str, asyncio.Task[int]] = {}
         self._pulling = ImagePuller(host, runtime.images, clock, self._wait)
 
     async def run(self) -> None:
@@ -142,6 +144,24 @@ class PodContainers:
             finally:
                 for task in sidecars:
                     task.cancel()
+
+    def change(self, pod: Json) -> None:
+        """Handles a change of the pod: stops a container whose image is another now, which then starts anew.
+
+        Kubelet does so whatever the restart policy, and pulls the image after that (``computePodActions`` in
+        ``pkg/kubelet/kuberuntime``). The pod keeps its address, its volumes and its devices.
+        """
+        self._pod = pod
+        specs = {each["name"]: each for part in ("initContainers", "containers") for each in pod["spec"].get(part, ())}
+        for record in self._records:
+            spec = specs[record.name]
+            if record.role is ContainerRole.INIT or spec.get("image") == record.spec.get("image"):
+                continue
+            record.spec = spec
+            process = self._processes.pop(record.name, None)
+            if process is not None:
+                self._host.record_event("Killing", f"Container {record.name} definition changed, will be restarted")
+                process.cancel()
 
     def announce_stop(self) -> None:
         """Records events that every running container is being stopped."""
@@ -175,6 +195,10 @@ class PodContainers:
             began = self._clock.monotonic()
             try:
                 exit_code = await self._process(record, created)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                exit_code = SIGTERM_EXIT
             except Exception as error:
                 if is_being_cancelled():
                     raise
@@ -186,9 +210,12 @@ class PodContainers:
                     record.log.end()
             self._end(record, exit_code)
             self._host.note_status_change()
-            if not self._restarts(record, exit_code):
+            if self._processes.pop(record.name, None) is None:  # it was changed
+                backoff = CrashBackoff()
+            elif not self._restarts(record, exit_code):
                 return
-            await self._back_off(record, backoff.next_delay(self._clock.monotonic() - began))
+            else:
+                await self._back_off(record, backoff.next_delay(self._clock.monotonic() - began))
             record.restarts += 1
 
     def _may_start(self, record: ContainerRecord) -> bool:
@@ -224,9 +251,9 @@ class PodContainers:
             for line in self._runtime.log_head(created):
                 record.write(line)
             program = self._host.start_program(record, created)
-            if program is not None:
-                return await self._run_program(record, program)
-            task = asyncio.create_task(self._run_simulated(record, created))
+            simulated = self._run_simulated(record, created) if program is None else self._run_program(record, program)
+            task = asyncio.create_task(simulated)
+        self._processes[record.name] = task
         try:
             return await task
         except asyncio.CancelledError:

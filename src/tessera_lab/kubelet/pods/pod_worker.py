@@ -96,6 +96,7 @@ class PodWorker:
         self._own_address: str | None = None
         self._pod_ip = ""
         self._rejected: AdmissionRejection | None = None
+        self._containers: PodContainers | None = None
         self._deleted = asyncio.Event()
         self._changed = asyncio.Event()
         self._gone = False
@@ -120,6 +121,8 @@ class PodWorker:
         """Handles a change of the API object."""
         self.pod = pod
         self._changed.set()
+        if self._containers is not None:
+            self._containers.change(pod)
         if pod["metadata"].get("deletionTimestamp"):
             self._deleted.set()
 
@@ -175,7 +178,7 @@ class PodWorker:
         self._pod_ip = self._own_address or self._services.network.host_ip
         if self._rebooted and self.pod["spec"].get("restartPolicy") != "Never":
             self.record_event("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-        containers = PodContainers(
+        containers = self._containers = PodContainers(
             self.pod,
             self.records,
             host=self,
