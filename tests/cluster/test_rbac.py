@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 from tests.cluster.new_nodes import REQUESTS_CRD
-from tests.cluster.test_inheritance import runs, workload
+from tests.cluster.test_inheritance import runs, served, workload
 from tests.cluster.test_pod_notices import are_told, break_card
 from tests.support.kueue.cluster import KueueCluster
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
@@ -38,7 +38,6 @@ from tessera.kube.resources import (
     REPLICASETS,
     SECRETS,
     STATEFULSETS,
-    Resource,
 )
 from tessera.kueue.configuration import make_configuration
 from tessera.manifests import install_manifests
@@ -113,21 +112,6 @@ def used(lab: VirtualLab, account: str) -> set[Right]:
             wide = (entry.verb, what, "")
             found.add(wide if wide in rights else (entry.verb, what, entry.namespace))
     return found
-
-
-def served(kind: Resource[Any]) -> dict[str, Any]:
-    """The definition of a kind that an autoscaler brings."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    names = {"plural": kind.plural, "singular": kind.kind.lower(), "kind": kind.kind}
-    return {
-        "metadata": {"name": kind.label},
-        "spec": {
-            "group": kind.group,
-            "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "names": names,
-            "versions": [{"name": kind.version, "served": True, "storage": True, "schema": schema}],
-        },
-    }
 
 
 #: Asked for only where registries are real, and not the lab's catalogue: see tests/driver/registry.
