@@ -152,7 +152,7 @@ class MemoryMonitor(MemoryWatch):
             return
         while True:
             watches = bool(self._watched_devices())
-            changes = self._changes.about(Fact.OFFER | Fact.SLICES | (Fact.PODS if watches else Fact(0)))
+            changes = self._changes.about(Fact.OFFER | Fact.SLICES | Fact.PODS if watches else Fact.OFFER)
             count = changes.count
             busy = await self.take_sample()
             await self._clock.sleep(PERIOD)

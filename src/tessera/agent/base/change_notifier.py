@@ -53,7 +53,7 @@ class Fact(Flag):
     SLICE_RESOURCES = auto()
     #: The MPS daemons.
     MPS = auto()
-    #: The offer of the static cards.
+    #: The offer of the static cards, and the cards that ResourceClaims get in shares.
     OFFER = auto()
     #: The entries of the offer that are held or withheld, and what is wrong with it.
     ENTRIES = auto()

@@ -364,7 +364,8 @@ class SliceManager:
                 await executor.read()
                 task = group.create_task(executor.run(), name=f"card {card.uuid}")
                 self._executors[card.uuid] = (executor, task)
-        self._changes.notify(Fact.SLICES)
+        shared = any(card.shares is not None for card in inventory.gpus)
+        self._changes.notify(Fact.SLICES | Fact.OFFER if shared else Fact.SLICES)
 
     def _make_executor(self, card: SliceableGpu) -> GpuSliceExecutor:
         kind = WholeCardExecutor if card.is_whole else GpuSliceExecutor
