@@ -71,6 +71,13 @@ ISSUER = Rule(
     r"(https://[^?#@]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/[^?#@]*)?)",
     "is no issuer; write an address by https and without a query, as in https://login.example.com",
 )
+PROMETHEUS = Rule(
+    r"https?://[^/?#@\s]+(/[^?#@\s]*)?",
+    "is no address of a Prometheus; write one without user and query, as in http://prometheus.monitoring:9090",
+)
+LABEL_VALUE = Rule(
+    r"[a-zA-Z_][a-zA-Z0-9_]*=[A-Za-z0-9 ._:/@+-]+", "is no label with its value; write NAME=VALUE, as in cluster=prod"
+)
 DURATION = Rule(
     r"[0-9]+|(?:(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:h|ms|m|s|us|µs|ns))+",
     "is no duration; write 5m, 1h30m or 45s",
@@ -135,6 +142,8 @@ _LATER: Mapping[str, Rule] = {
     "--repairs": CONFIG_MAP,
     "--origin": ORIGIN,
     "--oidc-issuer": ISSUER,
+    "--prometheus": PROMETHEUS,
+    "--prometheus-label": LABEL_VALUE,
 }
 
 

@@ -16,6 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from tessera.dashboard import documents
+from tessera.dashboard.past import PastDocument
 
 #: Names on the page that differ from those in Python: TypeScript has others of these names.
 NAMES = {
@@ -30,7 +31,7 @@ HEAD = "// Made by scripts/page_types.py from the documents of Python. A value t
 def page_types() -> str:
     """Returns the text of ``web/src/documents.ts``."""
     found: dict[type[msgspec.Struct], None] = {}
-    for each in get_args(documents.Document):
+    for each in (*get_args(documents.Document), PastDocument):
         _collect(each, found)
     return "\n\n".join([HEAD, *("\n".join(_interface(each)) for each in found)]) + "\n"
 

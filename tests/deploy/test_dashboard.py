@@ -1,5 +1,7 @@
 """The live page's objects are valid, start the process as it takes its arguments, and write nothing."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from tests.deploy.conftest import ROOT, Installation, Obj, rendered
@@ -73,7 +75,9 @@ def test_visitors_without_a_token_are_refused_unless_somebody_chose_otherwise() 
 
 def test_certificates_are_read_where_their_secrets_are_mounted() -> None:
     mounts = {each["name"]: each["mountPath"] for each in container()["volumeMounts"]}
-    assert mounts == {"tls": str(options().tls_folder), "keda-tls": str(options().keda_tls_folder)}
+    (prometheus,) = (each for each in container()["args"] if each.startswith("--prometheus-folder="))
+    certificates = {"tls": str(options().tls_folder), "keda-tls": str(options().keda_tls_folder)}
+    assert mounts == {**certificates, "prometheus": prometheus.partition("=")[2]}
     volumes = {each["name"]: each["secret"] for each in deployment()["spec"]["template"]["spec"]["volumes"]}
     assert volumes.keys() == mounts.keys()
     assert all(each["optional"] for each in volumes.values())
@@ -175,6 +179,19 @@ def test_kedas_port_is_open_to_its_namespace_alone() -> None:
     (peer,) = rule["from"]
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "keda"}
     assert rule["ports"] == [{"protocol": "TCP", "port": 9443}]
+
+
+def test_a_prometheus_reaches_the_process_with_the_folder_of_its_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "https://thanos.monitoring:9091"
+    (found,) = deployment(installed(page=[f"--prometheus={url}", "--prometheus-label=cluster=prod"]))["spec"][
+        "template"
+    ]["spec"]["containers"]
+    mounts = {each["name"]: each["mountPath"] for each in found["volumeMounts"]}
+    parsed = dashboard.parse_options(found["args"], {})
+    assert parsed.prometheus == (url, Path(mounts["prometheus"]), (("cluster", "prod"),))
+    assert options().prometheus is None
+    assert main(["install", "--dry-run", "--dashboard-prometheus", "prometheus:9090"]) == 1
+    assert '"prometheus:9090" is no address of a Prometheus; write one' in capsys.readouterr().err
 
 
 def test_without_network_policies_the_page_has_none_either() -> None:

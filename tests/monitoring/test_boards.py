@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,7 +19,10 @@ from monitoring.manifests import COMPONENTS, NAMESPACE, prometheus, rules
 from monitoring.recordings import RECORDINGS
 from tests.monitoring.exporters import GIB, Agent, Controller, Webhook
 from tests.monitoring.prometheus_server import Prometheus, filled
+from tests.support.api_user import ManualClock
 from tests.support.ports import free_port
+
+from tessera.dashboard.past import RANGES, PastReader, Subject, make_prometheus
 
 #: Scrapes after which rates and their rules have values.
 SCRAPES = 4
@@ -145,6 +149,48 @@ def test_a_query_uses_series_that_the_pages_list(query: Query) -> None:
         listed = {name, re.sub(r"_(?:bucket|count)$", "", name), f"tessera_gpu_{name}", f"tessera_mig_{name}"}
         listed |= {re.sub(r"_(?:bucket|count)$", "", each) for each in listed}
         assert any(f"`{each}`" in DOCS for each in listed), name
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        (Subject(), {"held": 2.625, "busy": None, "power": None, "waiting": None}),
+        # The power of pods is that of leases, which the agents of this test do not measure.
+        (Subject(namespace="team-a"), {"held": 0.625, "computing": 0.75 / 2 + 0.25 / 8, "unused": None}),
+        (
+            Subject(card="cut"),
+            {"held": 0.625, "busy": 0.75 / 2 + 0.25 / 8, "memory": None, "power": None, "heat": None},
+        ),
+    ],
+    ids=["cluster", "namespace", "card"],
+)
+async def test_the_live_page_gets_its_curves(
+    server: Prometheus, subject: Subject, expected: Mapping[str, float | None]
+) -> None:
+    if subject.card:
+        (cut,) = server.query('tessera_gpu_info{mig="true"}')
+        subject = Subject(card=cut["metric"]["gpu"])
+    clock = ManualClock()
+    clock.seconds = time.time() + RANGES["15m"][1]  # so that the last place is after the first scrapes
+    page = make_prometheus(server.address, None, [])
+    assert page is not None
+    found = await PastReader(page, clock).read("15m", subject, "ana")
+    assert found.curves.keys() >= expected.keys()
+    for name in expected:
+        values = found.curves[name]
+        assert values[-1] is not None, name
+        assert values[0] is None, name  # this Prometheus runs for seconds
+        if (value := expected[name]) is not None:
+            assert values[-1] == pytest.approx(value, abs=0.001), name
+
+
+async def test_the_live_page_takes_only_series_with_its_label(server: Prometheus) -> None:
+    clock = ManualClock()
+    clock.seconds = time.time() + RANGES["15m"][1]
+    page = make_prometheus(server.address, None, ["cluster=another"])
+    assert page is not None
+    found = await PastReader(page, clock).read("15m", Subject(), "ana")
+    assert {value for values in found.curves.values() for value in values} == {None}
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)

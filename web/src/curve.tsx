@@ -5,6 +5,7 @@ type Curve = (number | null)[];
 
 const WIDTH = 240;
 const HEIGHT = 64;
+const DAY = 86_400;
 
 interface ChartProps {
   label: string;
@@ -19,6 +20,8 @@ interface ChartProps {
   most?: number | undefined;
   /** A value as text. */
   text: (value: number) => string;
+  /** True if the curve may span days, so that times need their day. */
+  spans?: boolean;
 }
 
 /** The pieces of the line between the gaps, as points of an SVG polyline. */
@@ -43,16 +46,18 @@ function pieces(values: Curve, most: number): string[] {
 }
 
 function span(seconds: number): string {
+  if (seconds >= 2 * DAY) return `${Math.round(seconds / DAY)} days`;
   return seconds >= 7200 ? `${Math.round(seconds / 3600)} hours` : `${Math.max(1, Math.round(seconds / 60))} minutes`;
 }
 
-/** The time of day of the last value; it may be minutes old, and the figures above the charts are newer. */
-function clock(seconds: number): string {
-  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+/** The time of day of a value, with its day where a curve has several; the figures above the charts may be newer. */
+function clock(seconds: number, days: boolean): string {
+  const day = days ? ({ weekday: "short", day: "numeric", month: "short" } as const) : {};
+  return new Date(seconds * 1000).toLocaleString("en-GB", { ...day, hour: "2-digit", minute: "2-digit" });
 }
 
 /** The chart with its axes: the range of its values, and the times of the first and the last. */
-export function Chart({ label, values, step, until, lost, most, text }: ChartProps) {
+export function Chart({ label, values, step, until, lost, most, text, spans = false }: ChartProps) {
   const known = values.filter((value): value is number => value !== null);
   const last = values[values.length - 1];
   if (known.length === 0) {
@@ -66,8 +71,10 @@ export function Chart({ label, values, step, until, lost, most, text }: ChartPro
   }
   const top = Math.max(most ?? Math.max(...known), 1e-9);
   const now = lost || last === null || last === undefined ? "n/a" : text(last);
-  const from = clock(until - (values.length - 1) * step);
-  const range = `${text(Math.min(...known))} to ${text(Math.max(...known))} in ${span(values.length * step)}`;
+  const seconds = (values.length - 1) * step;
+  const days = spans && seconds > DAY / 2;
+  const [from, to] = [clock(until - seconds, days), clock(until, days)];
+  const range = `${text(Math.min(...known))} to ${text(Math.max(...known))} in ${span(spans ? seconds : seconds + step)}`;
   return (
     <figure class="chart">
       <figcaption>
@@ -78,7 +85,7 @@ export function Chart({ label, values, step, until, lost, most, text }: ChartPro
           viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
           preserveAspectRatio="none"
           role="img"
-          aria-label={`${label}: ${now} at ${clock(until)}, ${range}`}
+          aria-label={`${label}: ${now} at ${to}, ${range}`}
         >
           <line x1="0" x2={WIDTH} y1={HEIGHT / 2} y2={HEIGHT / 2} />
           {pieces(values, top).map((points) => (
@@ -92,7 +99,7 @@ export function Chart({ label, values, step, until, lost, most, text }: ChartPro
         </span>
         <span class="times" aria-hidden="true">
           <span>{from}</span>
-          <span>{clock(until)}</span>
+          <span>{to}</span>
         </span>
       </div>
     </figure>

@@ -445,3 +445,13 @@ export interface CardHistory {
   /** Part of its memory that is in use. */
   memory: (number | null)[];
 }
+
+/** Curves of one time. */
+export interface Past {
+  /** Unix time of the last value. */
+  until: number;
+  /** Seconds between two values. */
+  step: number;
+  /** Values by the name of the curve, the oldest first; None where Prometheus has none. */
+  curves: Record<string, (number | null)[]>;
+}

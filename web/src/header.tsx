@@ -1,10 +1,10 @@
 // The top of the page: the state of the connection, the filter, the theme, and who looks.
 
 import type { RefObject } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import type { Link } from "./feed";
 import { KeyList } from "./keys";
-import { askName, session } from "./session";
+import { session } from "./session";
 import { CHOICES, type View } from "./view";
 import { count, roomName } from "./words";
 
@@ -32,11 +32,7 @@ function linkWords(link: Link): string {
 }
 
 /** Who looks, as the server or a proxy in front of it knows; and the way out for who signed in here. */
-function Account({ live }: { live: boolean }) {
-  const [name, setName] = useState("");
-  useEffect(() => {
-    if (live) void askName().then(setName);
-  }, [live]);
+function Account({ name }: { name: string }) {
   return (
     <>
       {name && <span class="quiet account">{name}</span>}
@@ -51,6 +47,8 @@ function Account({ live }: { live: boolean }) {
 
 interface HeaderProps {
   link: Link;
+  /** Who looks; empty if the server does not tell. */
+  name: string;
   simulated: boolean;
   view: View;
   change: (part: Partial<View>) => void;
@@ -59,7 +57,7 @@ interface HeaderProps {
   showsKeys: boolean;
 }
 
-export function Header({ link, simulated, view, change, search, onKeys, showsKeys }: HeaderProps) {
+export function Header({ link, name, simulated, view, change, search, onKeys, showsKeys }: HeaderProps) {
   const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "");
   const turn = (): void => {
     const next = THEMES[theme] ?? "";
@@ -89,7 +87,7 @@ export function Header({ link, simulated, view, change, search, onKeys, showsKey
           <button type="button" class="keys" aria-expanded={showsKeys} onClick={onKeys}>
             keys
           </button>
-          <Account live={link.state === "live"} />
+          <Account name={name} />
         </span>
       </div>
       {link.state !== "login" && (

@@ -18,6 +18,7 @@ import { Pods, Wasted } from "./pods";
 import { problem, returnFromProvider } from "./provider";
 import { Room } from "./room";
 import { Services } from "./services";
+import { askWho, NOBODY } from "./session";
 import { Sheet } from "./sheet";
 import { HiddenNames, SignIn } from "./signin";
 import { store } from "./store";
@@ -135,6 +136,11 @@ function useView(): [View, (part: Partial<View>) => void] {
 }
 
 function Page({ link }: { link: Link }) {
+  const [who, setWho] = useState(NOBODY);
+  const live = link.state === "live";
+  useEffect(() => {
+    if (live) void askWho().then(setWho);
+  }, [live]);
   useChanges(store, store.cards.size < LARGE ? PERIOD : LONG_PERIOD);
   useTicks(30_000);
   const [view, change] = useView();
@@ -172,7 +178,7 @@ function Page({ link }: { link: Link }) {
     return () => removeEventListener("keydown", onKey);
   });
   const { summary } = store;
-  const header = { link, view, change, search, showsKeys, simulated: summary?.simulated ?? false };
+  const header = { link, name: who.user, view, change, search, showsKeys, simulated: summary?.simulated ?? false };
   return (
     <>
       <Header {...header} onKeys={() => setShowsKeys(!showsKeys)} />
@@ -180,11 +186,16 @@ function Page({ link }: { link: Link }) {
         {link.state === "login" && <SignIn reason={link.reason} />}
         {link.state !== "login" && signsIn && <SignIn reason="" onCancel={() => setSignsIn(false)} />}
         {link.state !== "login" && !summary && <p>Reading the cluster…</p>}
-        {summary && <Overview summary={summary} {...{ view, change, open }} onSignIn={() => setSignsIn(true)} />}
+        {summary && (
+          <Overview summary={summary} {...{ view, change, open }} ranges={who.past} onSignIn={() => setSignsIn(true)} />
+        )}
       </main>
       {view.open && (
         <Sheet
           id={view.open}
+          ranges={who.past}
+          range={view.range}
+          onRange={(range) => change({ range })}
           onOpen={(id) => change({ open: id })}
           onFilter={(text) => change({ text, open: "", state: "", room: "" })}
           onClose={close}
@@ -199,10 +210,11 @@ interface OverviewProps {
   view: View;
   change: (part: Partial<View>) => void;
   open: (id: string) => void;
+  ranges: string[];
   onSignIn: () => void;
 }
 
-function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
+function Overview({ summary, view, change, open, ranges, onSignIn }: OverviewProps) {
   const filter = useMemo(() => new Filter(view), [view]);
   const words = useMemo(() => new Filter({ ...view, state: "", room: "" }), [view]);
   const [, drawOwn] = useState(0);
@@ -216,6 +228,7 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
   const services = [...store.services].filter(([, each]) => filter.service(each));
   const broken = nodes.filter(isBroken);
   const filtered = !words.empty;
+  const named = found.namespaces.has(words.namespace) ? words.namespace : "";
   const panels: [number, ComponentChildren][] = [
     [waiting.length, <WaitingPods key="waiting" filtered={filtered} pods={waiting} onOpen={open} />],
     [
@@ -263,7 +276,7 @@ function Overview({ summary, view, change, open, onSignIn }: OverviewProps) {
       <Figures {...{ summary, found, ...figures }} filtered={!filter.empty} />
       {narrow ? [lists, picture] : [picture, lists]}
       <Services {...{ services, filtered }} onOpen={open} />
-      <Past />
+      <Past {...{ ranges, view, change, filtered }} namespace={named} />
       <Sums {...{ found, change }} onOwn={() => drawOwn((number) => number + 1)} />
       <Pods held={found.held} pods={found.sum.pods.size} onOpen={open} />
       <Nodes states={nodes} />

@@ -6,14 +6,21 @@ const LONGEST = 8192;
 
 type Listener = () => void;
 
-/** Asks the server whom it takes the visitor for; empty where it does not tell. */
-export async function askName(): Promise<string> {
+/** Whom the server takes the visitor for, and the time ranges of curves that it offers. */
+export interface Who {
+  user: string;
+  past: string[];
+}
+
+export const NOBODY: Who = { user: "", past: [] };
+
+/** Asks the server who looks; nobody where it does not tell. */
+export async function askWho(): Promise<Who> {
   try {
     const response = await fetch("/whoami", { headers: session.headers, cache: "no-store" });
-    const body = response.ok ? ((await response.json()) as { user?: unknown }) : {};
-    return typeof body.user === "string" ? body.user : "";
+    return response.ok ? { ...NOBODY, ...((await response.json()) as Partial<Who>) } : NOBODY;
   } catch {
-    return "";
+    return NOBODY;
   }
 }
 

@@ -7,6 +7,7 @@ import { HealthDetails } from "./health";
 import { NodeLink, nodeOf, PodLink, podOf } from "./links";
 import { WideBar } from "./mosaic";
 import { NodeDetails } from "./nodesheet";
+import { lastOf, PastOfRange, Ranges } from "./past";
 import { Memory, State } from "./pods";
 import { PodDetails } from "./podsheet";
 import { leasesOf, store } from "./store";
@@ -17,6 +18,7 @@ import {
   celsius,
   count,
   gibOf,
+  isHidden,
   kindName,
   modelName,
   percent,
@@ -30,9 +32,12 @@ interface SheetProps {
   onOpen: (id: string) => void;
   onFilter: (text: string) => void;
   onClose: () => void;
+  ranges: string[];
+  range: string;
+  onRange: (range: string) => void;
 }
 
-export function Sheet({ id, onOpen, onFilter, onClose }: SheetProps) {
+export function Sheet({ id, onOpen, onFilter, onClose, ...past }: SheetProps) {
   const heading = useRef<HTMLHeadingElement>(null);
   const pod = podOf(id);
   const node = nodeOf(id);
@@ -53,19 +58,18 @@ export function Sheet({ id, onOpen, onFilter, onClose }: SheetProps) {
       </div>
       {pod && <PodDetails id={id} onOpen={onOpen} />}
       {node && <NodeDetails {...{ id, onOpen, onFilter }} />}
-      {card && <Details {...{ id, onOpen }} />}
+      {card && <Details {...{ id, onOpen }} {...past} />}
       {!pod && !node && !card && <p>{id} is not here, or you may not see its name.</p>}
     </aside>
   );
 }
 
-function Details({ id, onOpen }: Pick<SheetProps, "id" | "onOpen">) {
+type DetailsProps = Pick<SheetProps, "id" | "onOpen" | "ranges" | "range" | "onRange">;
+
+function Details({ id, onOpen, range, ...more }: DetailsProps) {
   const card = store.cards.get(id);
-  const curves = store.curves.get(id);
   if (!card) return null;
   const leases = leasesOf(card);
-  const lost = card.health?.state === "lost";
-  const axis = curves && { step: curves.step, until: curves.until, lost, most: 1, text: percent };
   const free = Object.entries(card.free ?? {})
     .filter(([, number]) => number > 0)
     .sort(([left], [right]) => byName(left, right));
@@ -111,15 +115,32 @@ function Details({ id, onOpen }: Pick<SheetProps, "id" | "onOpen">) {
           <LeaseItem key={`${lease.namespace}/${lease.pod}/${lease.container}`} {...{ lease, card, onOpen }} />
         ))}
       </ul>
-      {curves && axis && curves.held.length > 1 && (
-        <>
-          <h3>The last hours</h3>
-          <div class="charts">
-            <Chart label="busy" values={curves.busy} {...axis} />
-            <Chart label="memory" values={curves.memory} {...axis} />
-            <Chart label="held" values={curves.held} {...axis} />
-          </div>
-        </>
+      <CardPast {...{ id, card, range }} {...more} />
+    </>
+  );
+}
+
+function CardPast({ id, card, ranges, range, onRange }: { card: Card } & Omit<DetailsProps, "onOpen">) {
+  const curves = store.curves.get(id);
+  const lost = card.health?.state === "lost";
+  const axis = curves && { step: curves.step, until: curves.until, lost, most: 1, text: percent };
+  // Only who may see the card's name may see its past.
+  const offered = isHidden(card.uuid) ? [] : ranges;
+  const chosen = offered.includes(range) ? range : "";
+  const seen = curves && axis && curves.held.length > 1;
+  if (!seen && offered.length === 0) return null;
+  return (
+    <>
+      <h3>{lastOf(chosen)}</h3>
+      <Ranges ranges={offered} range={chosen} onRange={onRange} />
+      {chosen !== "" && <PastOfRange range={chosen} subject={`/card/${encodeURIComponent(card.uuid)}`} />}
+      {chosen === "" && !seen && <p class="quiet">This page has not seen this card long enough for a curve.</p>}
+      {chosen === "" && seen && (
+        <div class="charts">
+          <Chart label="busy" values={curves.busy} {...axis} />
+          <Chart label="memory" values={curves.memory} {...axis} />
+          <Chart label="held" values={curves.held} {...axis} />
+        </div>
       )}
     </>
   );

@@ -15,6 +15,8 @@ export interface View {
   open: string;
   /** `rows`; else the mosaic. */
   form: string;
+  /** The time range of curves from Prometheus; empty for what the page saw itself. */
+  range: string;
 }
 
 /** The states to choose from. */
@@ -31,12 +33,26 @@ export const CHOICES: [string, string][] = [
   ["cordoned", "cordoned"],
 ];
 
-const NAMES: Record<keyof View, string> = { text: "q", state: "state", room: "room", open: "open", form: "form" };
+const NAMES: Record<keyof View, string> = {
+  text: "q",
+  state: "state",
+  room: "room",
+  open: "open",
+  form: "form",
+  range: "t",
+};
 
 export function readView(): View {
   const values = new URLSearchParams(location.hash.slice(1));
   const value = (name: keyof View): string => values.get(NAMES[name]) ?? "";
-  return { text: value("text"), state: value("state"), room: value("room"), open: value("open"), form: value("form") };
+  return {
+    text: value("text"),
+    state: value("state"),
+    room: value("room"),
+    open: value("open"),
+    form: value("form"),
+    range: value("range"),
+  };
 }
 
 /** Writes the view into the address. A choice is a step back for the browser; typing is not. */
@@ -131,6 +147,12 @@ export class Filter {
   /** True if words are part of it. */
   get hasWords(): boolean {
     return this.#terms.length > 0;
+  }
+
+  /** The namespace, if it is all that the words name. */
+  get namespace(): string {
+    const [only, ...more] = this.#terms;
+    return only?.field === "namespace" && more.length === 0 ? only.word : "";
   }
 
   get empty(): boolean {

@@ -8,7 +8,12 @@ import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
-from tessera.cli.base.page_options import origin_option, provider_options, without_token_option
+from tessera.cli.base.page_options import (
+    origin_option,
+    prometheus_options,
+    provider_options,
+    without_token_option,
+)
 from tessera.cli.base.process import log_option, run_process, start_log
 
 if TYPE_CHECKING:
@@ -54,6 +59,13 @@ _IN_CLUSTER: Mapping[str, Any] = {
     text="With --in-cluster: ask visitors without a token to log in, or show them the page without names.",
 )
 @provider_options("--", text="With --in-cluster: ")
+@prometheus_options("--", text="")
+@click.option(
+    "--prometheus-folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Send that Prometheus the token in the file token of this folder, and check its certificate by ca.crt there, if"
+    " they exist; over HTTPS alone.",
+)
 @click.option(
     "--tls-folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -87,6 +99,9 @@ def command(
     log_level: str,
     kubeconfig: Path | None,
     context: str | None,
+    prometheus: str | None,
+    prometheus_folder: Path | None,
+    prometheus_labels: Sequence[str],
     **more: Any,
 ) -> None:
     """Serve a live page of the cluster's cards on this machine until Ctrl-C.
@@ -103,19 +118,21 @@ def command(
     Examples:
       tessera dashboard
       tessera dashboard --port 0 --open
+      tessera dashboard --prometheus http://localhost:9090
       tessera dashboard --in-cluster --origin https://gpu.example.com
     """
+    past = {"prometheus": prometheus, "prometheus_folder": prometheus_folder, "prometheus_labels": prometheus_labels}
     if in_cluster:
         if opens:
             raise CommandError("error: --open and --in-cluster exclude each other: nobody sits at a pod")
         start_log(log_level)
-        run_process(_run_in_cluster(options_from({**more, "port": port}), kubeconfig, context), on_uvloop=False)
+        run_process(_run_in_cluster(options_from({**more, **past, "port": port}), kubeconfig, context), on_uvloop=False)
         return
     foreign = [name for name, usual in _IN_CLUSTER.items() if more[name] != usual]
     if foreign:
         option = {"origins": "--origin"}.get(foreign[0], f"--{foreign[0].replace('_', '-')}")
         raise CommandError(f"error: {option} needs --in-cluster: the page on this machine has one user and one name")
-    run_process(_serve(port, opens, kubeconfig, context), on_uvloop=False)
+    run_process(_serve(port, opens, kubeconfig, context, _prometheus(past)), on_uvloop=False)
 
 
 def options_from(values: Mapping[str, Any]) -> Any:
@@ -136,8 +153,19 @@ def options_from(values: Mapping[str, Any]) -> Any:
         origins=values["origins"],
         nameless=values["without_token"] == "hide-names",  # noqa: S105 - an option's value
         provider=provider,
+        prometheus=_prometheus(values),
         tls_folder=values["tls_folder"],
     )
+
+
+def _prometheus(values: Mapping[str, Any]) -> Any:
+    from tessera.dashboard.past import make_prometheus
+
+    names = ("prometheus", "prometheus_folder", "prometheus_labels")
+    try:
+        return make_prometheus(*(values[name] for name in names))
+    except ValueError as error:
+        raise CommandError(f"error: {error}") from None
 
 
 def parse_options(arguments: Sequence[str], _environment: Mapping[str, str]) -> Any:
@@ -155,7 +183,7 @@ async def _run_in_cluster(options: Any, kubeconfig: Path | None, context: str | 
         await PageReplica(options, client, SystemClock(), random.Random()).run()
 
 
-async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str | None) -> None:
+async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str | None, prometheus: Any) -> None:
     import asyncio
     import random
     import webbrowser
@@ -163,6 +191,7 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
     from tessera.clock import SystemClock
     from tessera.dashboard.explainer import OF_NODES
     from tessera.dashboard.feed import FeedGroup
+    from tessera.dashboard.past import PastReader
     from tessera.dashboard.pod_events import PodEvents
     from tessera.dashboard.server import PageAddress, PageServer
     from tessera.dashboard.source import ClusterSource
@@ -183,7 +212,8 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
                 webbrowser.open(url)
 
         events = PodEvents(client, own_account=True)
-        server = PageServer(feeds, explain_pod, PageAddress("127.0.0.1", port), events=events.read)
+        past = PastReader(prometheus, clock) if prometheus is not None else None
+        server = PageServer(feeds, explain_pod, PageAddress("127.0.0.1", port), events=events.read, past=past)
         source = ClusterSource(client, feeds, watched=lambda: server.readers > 0, clock=clock, rng=random.Random())
         async with asyncio.TaskGroup() as group:
             group.create_task(server.run(announce))

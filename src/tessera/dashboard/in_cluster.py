@@ -19,6 +19,7 @@ from tessera.dashboard.access.token_gate import TokenGate
 from tessera.dashboard.explainer import PrivateExplainer
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.names import PageNames
+from tessera.dashboard.past import PastReader, Prometheus
 from tessera.dashboard.pod_events import PodEvents
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.source import ClusterSource
@@ -52,6 +53,7 @@ class PageOptions:
         origins: origins by which visitors reach the page, besides their own machine's.
         nameless: True if visitors without a token see the page without names.
         provider: by which visitors may sign in; None if by a token alone.
+        prometheus: has the past of the curves; None if the page shows what it saw itself.
         tls_folder: folder with the page's certificate and key; None, or one without them, for plain HTTP.
         on_listening: called with address and port of the page once it is open.
     """
@@ -65,6 +67,7 @@ class PageOptions:
     origins: tuple[str, ...] = ()
     nameless: bool = False
     provider: Provider | None = None
+    prometheus: Prometheus | None = None
     tls_folder: Path | None = None
     on_listening: OnListening | None = None
 
@@ -102,7 +105,8 @@ class PageReplica:
         context = self._tls.context if self._tls is not None and self._tls.load() else None
         address = PageAddress(options.address, options.port or 0, names, context, options.provider)
         events = PodEvents(client, own_account=False)
-        self._server = PageServer(self._feeds, explainer.explain, address, gate, events=events.read)
+        past = PastReader(options.prometheus, clock) if options.prometheus is not None else None
+        self._server = PageServer(self._feeds, explainer.explain, address, gate, events=events.read, past=past)
 
     def metrics_text(self) -> None:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`; the page has no metrics."""

@@ -2,7 +2,8 @@
 
 Paths: ``/`` and ``/assets/…`` are the page, ``/feed`` its server-sent events, ``/why/NAMESPACE/POD`` the reason of a
 wait as JSON, ``/events/NAMESPACE/POD`` a pod's events, with ``-`` as namespace those of a node, ``/whoami`` what the
-visitor may see, ``/login`` the provider by which visitors may sign in, ``/healthz`` the state of the process.
+visitor may see, ``/past/RANGE``, ``/past/RANGE/namespace/NAME`` and ``/past/RANGE/card/UUID`` curves from Prometheus,
+``/login`` the provider by which visitors may sign in, ``/healthz`` the state of the process.
 
 Rules for every request:
 
@@ -32,6 +33,7 @@ from tessera.dashboard.explainer import OF_NODES
 from tessera.dashboard.feed import FeedGroup, TooManyViewsError
 from tessera.dashboard.feed_stream import RECHECK, FeedStream
 from tessera.dashboard.names import LOOPBACK, PageNames
+from tessera.dashboard.past import RANGES, PastError, PastReader, Subject
 from tessera.dashboard.pod_events import PodEvent
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
@@ -136,6 +138,7 @@ class PageServer:
         gate: lets visitors in; None takes everybody for the user of the kubeconfig.
         recheck: seconds between two looks at a reader's rights.
         events: reads the events of a pod.
+        past: asks Prometheus; None without one.
     """
 
     def __init__(
@@ -147,10 +150,12 @@ class PageServer:
         recheck: float = RECHECK,
         *,
         events: ReadEvents = no_events,
+        past: PastReader | None = None,
     ) -> None:
         self._feeds = feeds
         self._explain = explain
         self._events = events
+        self._past = past
         self._address = address
         self._gate = gate or OwnRights(PAGE_READERS)
         self._recheck = recheck
@@ -213,6 +218,8 @@ class PageServer:
             case ["", "events", namespace, pod]:
                 visitor = await self._admit(request, connection)
                 return await self._serve_events(visitor, namespace, pod, request.headers.get("Authorization"))
+            case ["", "past", span, *about]:
+                return await self._serve_past(await self._admit(request, connection), span, *about)
             case ["", "whoami"]:
                 return await self._serve_identity(await self._admit(request, connection))
         return _answer(404, b"there is no such page\n", TEXT)
@@ -223,7 +230,8 @@ class PageServer:
     async def _serve_identity(self, visitor: Visitor) -> web.Response:
         visible = await visitor.visibility()
         namespaces = None if visible.namespaces is None else sorted(visible.namespaces)
-        document = {"user": visitor.name, "nodes": visible.nodes, "namespaces": namespaces}
+        past = list(RANGES) if self._past is not None else []
+        document = {"user": visitor.name, "nodes": visible.nodes, "namespaces": namespaces, "past": past}
         return _answer(200, msgspec.json.encode(document), JSON)
 
     async def _serve_reason(self, visitor: Visitor, namespace: str, pod: str) -> web.Response:
@@ -238,6 +246,29 @@ class PageServer:
         if not _may_ask(await visitor.visibility(), namespace):
             return _not_yours(namespace)
         return await _relay(self._events(namespace, pod, authorization))
+
+    async def _serve_past(self, visitor: Visitor, span: str, *about: str) -> web.Response:
+        visible = await visitor.visibility()
+        match about:
+            case []:  # sums of the cluster, which name nobody
+                subject = Subject()
+            case ["namespace", name] if name:
+                if not visible.allows_pods(name):
+                    return _not_yours(name)
+                subject = Subject(namespace=name)
+            case ["card", uuid] if uuid:
+                if not visible.nodes:
+                    return _problem(403, "curves of a card are for those who may list nodes")
+                subject = Subject(card=uuid)
+            case _:
+                return _answer(404, b"there is no such page\n", TEXT)
+        if self._past is None:
+            return _problem(404, "this page has no Prometheus; tessera install --dashboard-prometheus URL names one")
+        try:
+            found = await self._past.read(span, subject, visitor.key)
+        except PastError as error:
+            return _problem(502, f"{error}: {error.detail}" if error.detail and visible.full else str(error))
+        return _answer(200, msgspec.json.encode(found), JSON)
 
     async def _serve_feed(
         self, request: web.BaseRequest, connection: Connection, visitor: Visitor

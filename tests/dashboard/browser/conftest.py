@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -13,6 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from tests.dashboard.browser.scene import NOW, explanations, nodes
+from tests.dashboard.test_past import StandIn, at
 from tests.support.browsers import running_browser
 
 from tessera.dashboard.access.provider import Provider
@@ -22,6 +23,7 @@ from tessera.dashboard.documents import Document
 from tessera.dashboard.explainer import OF_NODES, explain_node_of
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.names import PageNames
+from tessera.dashboard.past import PastReader, Prometheus
 from tessera.dashboard.pod_events import PodEvent
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.explain.explanation import ExplanationReport
@@ -73,12 +75,19 @@ class LivePage:
     Args:
         make_gate: lets visitors in; without one, everybody sees everything.
         provider: by which they may sign in.
+        prometheus: has the past; None without one.
 
     Attributes:
         url: the page's address.
     """
 
-    def __init__(self, make_gate: MakeGate | None = None, provider: Provider | None = None) -> None:
+    def __init__(
+        self,
+        make_gate: MakeGate | None = None,
+        provider: Provider | None = None,
+        prometheus: StandIn | None = None,
+    ) -> None:
+        self._prometheus = prometheus
         self._make_gate = make_gate
         self._provider = provider
         self._port = 0
@@ -123,13 +132,18 @@ class LivePage:
         gate = await self._make_gate(self._feeds) if self._make_gate is not None else None
         names = PageNames(loopback=True)
         address = PageAddress("127.0.0.1", self._port, names, provider=self._provider)
-        server = PageServer(self._feeds, explain, address, gate, events=read_events)
 
         def announce(_: str, port: int) -> None:
             self._port = port
             self._listening.set()
 
-        await server.run(announce)
+        async with AsyncExitStack() as stack:
+            past = None
+            if self._prometheus is not None:
+                await stack.enter_async_context(self._prometheus.serve())
+                past = PastReader(Prometheus(self._prometheus.url), at(NOW))
+            server = PageServer(self._feeds, explain, address, gate, events=read_events, past=past)
+            await server.run(announce)
 
 
 @pytest.fixture(scope="module")

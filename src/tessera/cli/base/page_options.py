@@ -49,6 +49,33 @@ def provider_options(prefix: str, *, text: str) -> Callable[[F], F]:
     return add
 
 
+def prometheus_options(prefix: str, *, text: str) -> Callable[[F], F]:
+    """Adds the options of the Prometheus with the past of the curves; the function gets ``prometheus`` and its labels.
+
+    Args:
+        prefix: what their names begin with, ``--`` or ``--dashboard-``.
+        text: the beginning of each help.
+    """
+
+    def add(function: F) -> F:
+        function = click.option(
+            f"{prefix}prometheus-label",
+            "prometheus_labels",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help=f"{text}take only series with this label, where one Prometheus has several clusters; repeatable.",
+        )(function)
+        return click.option(
+            f"{prefix}prometheus",
+            "prometheus",
+            metavar="URL",
+            help=f"{text}show curves of up to 7 days from this Prometheus, e.g. http://prometheus.monitoring:9090."
+            "  [default: the last hours, as the page saw them]",
+        )(function)
+
+    return add
+
+
 #: Name, value, whether it may be repeated, and help of the options of a provider, the last first.
 _PROVIDER = (
     ("extra-scope", "SCOPE", True, "ask the provider for this scope too, e.g. groups; repeatable."),

@@ -26,6 +26,7 @@ from tessera.cli.install.settings import driver_objects, read_text_settings
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
 from tessera.dashboard.access.provider import make_provider
 from tessera.dashboard.names import PageNames
+from tessera.dashboard.past import make_prometheus
 from tessera.driver.registry.credentials import read_authorities
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -207,6 +208,7 @@ def _page_arguments(values: dict[str, Any]) -> Sequence[str]:
     origins, without_token = values.pop("origins"), values.pop("without_token")
     keda_port = values.pop("keda_port")
     issuer, client, scopes = (values.pop(f"oidc_{name}") for name in ("issuer", "client_id", "extra_scope"))
+    prometheus, labels = values.pop("prometheus"), values.pop("prometheus_labels")
     if keda_port in PAGE_PORTS:
         ports = ", ".join(map(str, sorted(PAGE_PORTS)))
         raise CommandError(
@@ -219,6 +221,8 @@ def _page_arguments(values: dict[str, Any]) -> Sequence[str]:
         "oidc-issuer": [issuer] if issuer else [],
         "oidc-client-id": [client] if client else [],
         "oidc-extra-scope": scopes,
+        "prometheus": [prometheus] if prometheus else [],
+        "prometheus-label": labels,
         "keda-port": [keda_port] if keda_port else [],
     }
     first = next((name for name, found in given.items() if found), None)
@@ -226,4 +230,5 @@ def _page_arguments(values: dict[str, Any]) -> Sequence[str]:
         raise CommandError(f"error: --dashboard-{first} needs the page, which --no-dashboard leaves out")
     PageNames(origins)
     make_provider(issuer, client, scopes)
+    make_prometheus(prometheus, None, labels)
     return [f"--{name}={each}" for name, found in given.items() for each in found]

@@ -12,7 +12,7 @@ from tessera.cli.base.console import say, say_document
 from tessera.cli.base.controller_options import build_options, check_image, site_options
 from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import check_cards, display_name, read_text
-from tessera.cli.base.page_options import origin_option, provider_options, without_token_option
+from tessera.cli.base.page_options import origin_option, prometheus_options, provider_options, without_token_option
 from tessera.cli.install.protections import PROTECTIONS
 from tessera.text import one_line
 
@@ -207,6 +207,7 @@ _WORDS = "tessera.install.words"
     text="Ask visitors of the page without a token to log in, or show them the page without names.",
 )
 @provider_options("--dashboard-", text="For the page: ")
+@prometheus_options("--dashboard-", text="On the page: ")
 @click.option(
     "--dashboard-keda-port",
     "keda_port",
