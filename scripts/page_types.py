@@ -24,6 +24,7 @@ NAMES = {
     "NodeDocument": "NodeState",
     "PromiseDocument": "PodPromise",
     "ServiceRow": "Service",
+    "SpareSlices": "Spare",
 }
 HEAD = "// Made by scripts/page_types.py from the documents of Python. A value that was not measured is missing."
 

@@ -68,7 +68,7 @@ SIZES = [(60, 12), (80, 24), (120, 40), (200, 50), (20, 5)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("keys", ["", "c", "v", "?", "\r", "l", "/xyz"])
+@pytest.mark.parametrize("keys", ["", "c", "v", "t", "?", "\r", "l", "/xyz"])
 def test_every_picture_fills_its_terminal_and_no_line_is_longer(size: tuple[int, int], keys: str) -> None:
     view = TopView()
     view.handle(Read(USAGE))
@@ -243,6 +243,31 @@ def test_a_service_stands_in_one_line_with_its_evidence_below(monkeypatch: pytes
     }
     assert "TTFT P90 S" in table(view, USAGE)[1]
     assert warnings(view, USAGE) == ["! team/vllm-1 on n1: throttled for 25m: slow. Ask. (2 more of Deployment/vllm)"]
+
+
+def test_a_team_adds_up_the_pods_of_its_namespaces() -> None:
+    page = msgspec.structs.replace(
+        PAGE,
+        leases=(
+            lease("a", namespace="red-dev", share=0.5, busy=0.8, power=100.0),
+            lease("b", "GPU-2", namespace="red-prod", state="idle", wasted=5400.0, busy=0.0),
+            lease("c", namespace="blue", share=0.25, power=50.0),
+        ),
+    )
+    usage = msgspec.structs.replace(USAGE, leases=lease_rows([page]), teams={"red-dev": "red", "red-prod": "red"})
+    _, header, *rows = table(TopView(view=View.TEAMS), usage)
+    assert header.split() == ["TEAM", "NAMESPACES", "PODS", "CARDS", "BUSY", "UNUSED", "WASTED", "GPU-H", "POWER", "W"]
+    assert [row.split() for row in rows] == [
+        ["blue", "blue", "1", "0.25", "n/a", "0.00", "0.00", "50"],
+        ["red", "red-dev,", "red-prod", "2", "1.50", "27%", "1.00", "1.50", "100"],
+    ]
+    view = TopView(view=View.TEAMS, order="held", filter="red-dev")
+    assert [row.team for row in view.select_teams(usage)] == ["red"]
+    view.handle(Read(usage))
+    assert view.handle(Pressed("enter")) == ()
+    assert view.message == "a team is no object of the cluster: press p for the pods, and filter by red-dev/"
+    unknown = msgspec.structs.replace(usage, teams_note="each namespace is shown as a team, since x")
+    assert warnings(view, unknown) == ["! each namespace is shown as a team, since x"]
 
 
 def test_what_is_not_known_of_a_service_is_said_so() -> None:

@@ -44,6 +44,19 @@ def test_the_table_has_the_rows_their_total_and_the_sums_of_the_cards(
     }
 
 
+def test_teams_are_those_of_the_record_and_a_namespace_without_one_is_its_own(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["usage", "--by", "team", *server[1]]) == 0
+    assert capsys.readouterr().out.splitlines()[1:3][1].split()[:2] == ["team", "1.00"]
+    data = server[0].found["configmaps"][1]["data"]
+    record = json.loads(data["usage.json"])
+    data["usage.json"] = json.dumps({**record, "team_label": "example.com/team", "teams": {"team": "vision"}})
+    assert main(["usage", "--by", "team", *server[1]]) == 0
+    title, row = capsys.readouterr().out.splitlines()[1:3]
+    assert (title.split()[0], row.split()[:2]) == ("TEAM", ["vision", "1.00"])
+
+
 def test_the_label_of_the_record_is_the_title(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["usage", "--by", "label", *server[1]]) == 0
     title, row = capsys.readouterr().out.splitlines()[1:3]

@@ -15,8 +15,10 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
-from tessera.forecast.queue_page import QueuePage
+from tessera.forecast.queue_page import QueuePage, SpareSlices
 from tessera.signals.page import Service, SignalsPage
+from tessera.usage.record import UsageRecord
+from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, encode_record
 from tessera.visibility import FULL
 from tessera_lab.apiserver.interfaces import UserInfo
 
@@ -28,14 +30,18 @@ async def play(
     until: Callable[[bytes], Any],
     *,
     watched: bool = True,
-    controller: bool = False,
+    controller: QueuePage | None = None,
+    record: str = "",
     user: UserInfo | None = None,
 ) -> None:
     """Runs a source until a snapshot of its feed is as wanted."""
     await cluster.begin()
     await cluster.add_agent("n1", NodeUsage(node="n1", cards=(card(),)))
-    if controller:
-        await cluster.add_controller(QueuePage(leads=True))
+    if record:
+        data = {"metadata": {"name": RECORD_NAME}, "data": {RECORD_KEY: record}}
+        await cluster.api("POST", "/api/v1/namespaces/tessera-system/configmaps", data)
+    if controller is not None:
+        await cluster.add_controller(controller)
     feeds, clock = FeedGroup(), SystemClock()
     client = cluster.client(user)
     source = ClusterSource(client, feeds, watched=lambda: watched, clock=clock, rng=random.Random(1))
@@ -65,7 +71,22 @@ async def test_services_are_published_as_the_controller_tells_them(cluster: Agen
     service = Service(namespace="team", kind="Deployment", name="vllm", wanted=3, ready=2, placed=2)
     cluster.signals = msgspec.json.encode(SignalsPage(leads=True, services=(service,)))
     expected = b'"service/team/Deployment/vllm":{"namespace":"team","kind":"Deployment","name":"vllm","ready":2'
-    await play(cluster, lambda text: expected in text and b"unserved" not in text, controller=True)
+    await play(cluster, lambda text: expected in text and b"unserved" not in text, controller=QueuePage(leads=True))
+
+
+async def test_spare_slices_teams_and_the_number_of_services_that_are_not_told_are_published(
+    cluster: AgentCluster,
+) -> None:
+    cluster.signals = msgspec.json.encode(SignalsPage(leads=True, cut=3))
+    spare = SpareSlices(queue="web", profile="1g.10gb", free=1, wanted=2)
+    record = encode_record(UsageRecord(began=1.0, team_label="example.com/team", teams={"a": "red"}))
+    expected = (
+        b'"spare/web/1g.10gb":{"queue":"web","profile":"1g.10gb","free":1,"wanted":2',
+        b'"team/a":{"namespace":"a","team":"red"}',
+        b'"servicesCut":3',
+    )
+    queue = QueuePage(leads=True, spare=(spare,))
+    await play(cluster, lambda text: all(each in text for each in expected), controller=queue, record=record)
 
 
 async def test_a_controller_that_tells_no_services_is_named(cluster: AgentCluster) -> None:

@@ -14,10 +14,10 @@ from tests.usage.conftest import EPOCH, AgentNode
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
-from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS
+from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.usage.record import UNKNOWN, UsageRecord
+from tessera.usage.record import UNKNOWN, UsageRecord, of_namespaces
 from tessera.usage.record_text import BROKEN_KEY, RECORD_KEY, RECORD_NAME, decode_record
 from tessera.usage.satellite import PERIOD, WRITE_PERIOD, UsageOptions, UsageRecorder
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -153,6 +153,31 @@ def test_users_are_what_pods_state_also_of_pods_that_are_gone_when_they_are_coun
                 rows[owner] = rows.get(owner, 0.0) + amount.held
         assert rows.keys() == {("default", "anna", "search"), ("default", "bert@example.com", "")}
         assert rows["default", "bert@example.com", ""] == pytest.approx(305, abs=15)
+
+    play(scenario)
+
+
+def test_teams_are_what_the_label_of_namespaces_says_also_after_it_changes() -> None:
+    async def scenario(there: RecordedCluster) -> None:
+        there.options = UsageOptions(team_label="example.com/team")
+        await there.kill()
+        for name, team in (("red-dev", "red"), ("red-prod", "red"), ("plain", None), ("empty", "")):
+            labels = {} if team is None else {"example.com/team": team}
+            await there.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": name, "labels": labels}})
+        await there.lead()
+        await there.passes(WRITE_PERIOD)
+        record = await there.record()
+        assert (record.team_label, record.teams) == ("example.com/team", {"red-dev": "red", "red-prod": "red"})
+        assert of_namespaces(record, lambda name: name == "red-prod").teams == {"red-prod": "red"}
+        changed = {"metadata": {"labels": {"example.com/team": "blue"}}}
+        await there.client.merge_patch(NAMESPACES.as_dicts(), "red-dev", changed)
+        await there.passes(WRITE_PERIOD + 60)
+        assert (await there.record()).teams == {"red-dev": "blue", "red-prod": "red"}
+        there.options = UsageOptions()
+        await there.kill()
+        await there.lead()
+        await there.passes(WRITE_PERIOD)
+        assert (await there.record()).teams == {}
 
     play(scenario)
 

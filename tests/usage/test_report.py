@@ -15,13 +15,14 @@ ROWS = {
     UsageKey("blue", "", "train", H100): LeaseSeconds(HOUR, 0.0, HOUR),
 }
 CARDS = {A100: CardSeconds(8 * HOUR, HOUR, HOUR), H100: CardSeconds(4 * HOUR)}
-TOTALS = UsageTotals(begin=START, end=START + HOUR, cards=CARDS, rows=ROWS)
+TOTALS = UsageTotals(begin=START, end=START + HOUR, cards=CARDS, rows=ROWS, teams={"red": "research"})
 
 
 @pytest.mark.parametrize(
     ("grouping", "expected"),
     [
         (Grouping.NAMESPACE, {"red": 6.0, "blue": 1.0}),
+        (Grouping.TEAM, {"research": 6.0, "blue": 1.0}),
         (Grouping.USER, {"anna": 4.0, "bert": 2.0, NOT_STATED: 1.0}),
         (Grouping.LABEL, {"train": 5.0, NOT_STATED: 2.0}),
         (Grouping.MODEL, {A100: 4.0, H100: 3.0}),

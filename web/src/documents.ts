@@ -364,6 +364,8 @@ export interface Summary {
   unserved?: boolean;
   /** Why it does not. */
   unservedDetail?: string;
+  /** Services that the controller does not tell, beyond its most. */
+  servicesCut?: number;
 }
 
 /** A node's driver. */
@@ -410,6 +412,26 @@ export interface NodeState {
   driver?: Driver;
   /** Its way; None once its cards can be used. */
   startup?: Startup;
+}
+
+/** A namespace whose label names a team; the others are teams of their own. */
+export interface Team {
+  namespace: string;
+  team: string;
+}
+
+/** Slices that a queue keeps free for pods of its services. */
+export interface Spare {
+  /** The queue. */
+  queue: string;
+  /** The slices. */
+  profile: string;
+  /** Those that are free now. */
+  free: number;
+  /** Those that it should keep. */
+  wanted: number;
+  /** Why there can be none; empty if there can. */
+  fault: string;
 }
 
 /** The last hours of the fleet; `None` for a value that was not measured. */

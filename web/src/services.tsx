@@ -101,8 +101,8 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
   const [size, setSize] = useState(PAGE);
   const place = useRef<HTMLElement>(null);
   const near = useNear(place, services.length > LAZY, "300px");
-  const { unserved, unservedDetail } = store.summary ?? {};
-  if (services.length === 0 && !unserved) return null;
+  const { unserved, unservedDetail, servicesCut = 0 } = store.summary ?? {};
+  if (services.length === 0 && !unserved && store.spares.size === 0) return null;
   const value = ORDERS[order] ?? troubles;
   const byKey = ([left]: [string, Service], [right]: [string, Service]): number => (left < right ? -1 : 1);
   const shown = near ? largest(services.sort(byKey), size, ([, service]) => value(service)) : [];
@@ -146,12 +146,33 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
           </tbody>
         </table>
       )}
+      {servicesCut > 0 && <p class="quiet">{count(servicesCut, "more service")} beyond the most that are told.</p>}
+      <Spares />
       {services.length > size && (
         <button type="button" onClick={() => setSize(size + 4 * PAGE)}>
           show more of {integer(services.length)}
         </button>
       )}
     </section>
+  );
+}
+
+/** What queues keep free for the next pods of their services. */
+function Spares() {
+  const spares = [...store.spares].sort(([left], [right]) => (left < right ? -1 : 1));
+  if (spares.length === 0) return null;
+  return (
+    <ul class="plain" aria-label="Spare slices">
+      {spares.map(([key, { queue, profile, free, wanted, fault }]) => (
+        <li key={key}>
+          Queue {queue} keeps{" "}
+          <b class={free < wanted ? "warn" : ""}>
+            {integer(free)} of {integer(wanted)}
+          </b>{" "}
+          {profile} free for the next pods of its services{fault && `: ${fault}`}.
+        </li>
+      ))}
+    </ul>
   );
 }
 

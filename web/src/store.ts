@@ -10,7 +10,9 @@ import type {
   Lease,
   NodeState,
   Service,
+  Spare,
   Summary,
+  Team,
   Unshown,
   Waiting,
   Workload,
@@ -33,6 +35,10 @@ export class Store {
   readonly workloads = new Map<string, Workload>();
   readonly unshown = new Map<string, Unshown>();
   readonly services = new Map<string, Service>();
+  readonly spares = new Map<string, Spare>();
+  /** By the key in the feed, and the teams by namespace. */
+  readonly #teamKeys = new Map<string, string>();
+  readonly teams = new Map<string, string>();
   readonly failures = new Map<string, Failure>();
   readonly nodes = new Map<string, NodeState>();
   /** The id of a card or a curve by its key in the feed; a hidden name makes them differ. */
@@ -51,7 +57,8 @@ export class Store {
     this.summary = undefined;
     this.history = undefined;
     this.kueue = undefined;
-    const queued = [this.waiting, this.workloads, this.unshown, this.services];
+    const queued = [this.waiting, this.workloads, this.unshown, this.services, this.spares];
+    for (const each of [this.teams, this.#teamKeys]) each.clear();
     for (const each of [this.cards, this.curves, ...queued, this.failures, this.nodes, this.#ids]) each.clear();
     this.#tellAll();
   }
@@ -90,7 +97,12 @@ export class Store {
     else if (kind === "workload") this.workloads.set(key, document as Workload);
     else if (kind === "unshown") this.unshown.set(key, document as Unshown);
     else if (kind === "service") this.services.set(key, document as Service);
-    else if (key === "kueue") this.kueue = document as Kueue;
+    else if (kind === "spare") this.spares.set(key, document as Spare);
+    else if (kind === "team") {
+      const { namespace, team } = document as Team;
+      this.#teamKeys.set(key, namespace);
+      this.teams.set(namespace, team);
+    } else if (key === "kueue") this.kueue = document as Kueue;
     else if (kind === "failure") this.failures.set(key, document as Failure);
     else if (kind === "node") this.nodes.set(key, document as NodeState);
     else if (key === "history") this.history = document as FleetHistory;
@@ -110,7 +122,13 @@ export class Store {
       this.#ids.delete(key);
       this.#tell(id);
     }
+    const namespace = this.#teamKeys.get(key);
+    if (namespace !== undefined) {
+      this.#teamKeys.delete(key);
+      this.teams.delete(namespace);
+    }
     if (key === "kueue") this.kueue = undefined;
+    this.spares.delete(key);
     this.waiting.delete(key);
     this.workloads.delete(key);
     this.unshown.delete(key);
@@ -129,6 +147,11 @@ export class Store {
 }
 
 export const store = new Store();
+
+/** The team of a namespace: itself, unless its label names one. */
+export function teamOf(namespace: string): string {
+  return store.teams.get(namespace) ?? namespace;
+}
 
 export function leasesOf(card: Card): Lease[] {
   return [...(card.leases ?? []), ...(card.tiles ?? []).flatMap((tile) => tile.leases ?? [])];

@@ -1,7 +1,8 @@
-// Who uses how much: the pods that are shown, added up by namespace or by workload.
+// Who uses how much: the pods that are shown, added up by team, by namespace or by workload.
 
 import { useState } from "preact/hooks";
 import { own } from "./own";
+import { store } from "./store";
 import type { Sum, Survey } from "./survey";
 import type { View } from "./view";
 import { byName, decimal, integer, percent } from "./words";
@@ -17,28 +18,36 @@ interface SumsProps {
   onOwn: () => void;
 }
 
+type By = "teams" | "namespaces" | "owners";
+
+/** What a row is. */
+const NAMES: Record<By, string> = { teams: "team", namespaces: "namespace", owners: "workload" };
+
 export function Sums({ found, change, onOwn }: SumsProps) {
-  const [by, setBy] = useState<"namespaces" | "owners">("namespaces");
+  const [chosen, setBy] = useState<By | undefined>();
+  // Without a label of teams, each namespace is one.
+  const hasTeams = store.teams.size > 0;
+  const by = chosen && (hasTeams || chosen !== "teams") ? chosen : hasTeams ? "teams" : "namespaces";
   const [all, setAll] = useState(false);
   const rows = [...found[by]].sort(order(by === "namespaces"));
   if (rows.length === 0) return null;
-  const choice = (name: typeof by, label: string) => (
-    <button type="button" aria-pressed={by === name} onClick={() => setBy(name)}>
-      {label}
+  const choice = (name: By) => (
+    <button key={name} type="button" aria-pressed={by === name} onClick={() => setBy(name)}>
+      {NAMES[name]}
     </button>
   );
   return (
-    <section id="sums" class="panel" aria-label="Use by namespace">
+    <section id="sums" class="panel" aria-label={hasTeams ? "Use by team" : "Use by namespace"}>
       <h2>
-        Use by namespace
+        {hasTeams ? "Use by team" : "Use by namespace"}
         <span class="switch">
-          {choice("namespaces", "namespace")} {choice("owners", "workload")}
+          {hasTeams && choice("teams")} {choice("namespaces")} {choice("owners")}
         </span>
       </h2>
       <table class="sums">
         <thead>
           <tr>
-            <th scope="col">{by === "namespaces" ? "namespace" : "workload"}</th>
+            <th scope="col">{NAMES[by]}</th>
             <th scope="col">cards</th>
             <th scope="col">busy</th>
             <th scope="col">unused</th>
@@ -48,7 +57,7 @@ export function Sums({ found, change, onOwn }: SumsProps) {
         </thead>
         <tbody>
           {rows.slice(0, all ? MOST : FIRST).map(([name, sum]) => (
-            <Row key={name} {...{ name, sum, change, onOwn }} isNamespace={by === "namespaces"} />
+            <Row key={name} {...{ name, sum, by, change, onOwn }} />
           ))}
         </tbody>
       </table>
@@ -71,14 +80,22 @@ function order(ofNamespaces: boolean) {
 interface RowProps {
   name: string;
   sum: Sum;
-  isNamespace: boolean;
+  by: By;
   change: (part: Partial<View>) => void;
   onOwn: () => void;
 }
 
-function Row({ name, sum, isNamespace, change, onOwn }: RowProps) {
+/** The filter that keeps what a row adds up. */
+function filterOf(by: By, name: string): string {
+  if (by === "teams") return name.includes(" ") ? "" : `team:${name}`;
+  if (by === "namespaces") return `ns:${name}`;
   const [namespace = "", owner = ""] = name.split(/\/(.*)/s);
-  const text = isNamespace ? `ns:${name}` : `ns:${namespace} ${owner.includes("/") ? "owner" : "pod"}:${owner}`;
+  return `ns:${namespace} ${owner.includes("/") ? "owner" : "pod"}:${owner}`;
+}
+
+function Row({ name, sum, by, change, onOwn }: RowProps) {
+  const text = filterOf(by, name);
+  const isNamespace = by === "namespaces";
   const turn = (): void => {
     own.turn(name);
     onOwn();

@@ -1,7 +1,7 @@
 // What the lists of the page need, found in one pass over all cards, since there may be thousands.
 
 import type { Card, Lease, Waiting } from "./documents";
-import type { Store } from "./store";
+import { type Store, teamOf } from "./store";
 import type { Filter } from "./view";
 import { byName, isCordoned, isHidden, stateOf, WASTED } from "./words";
 
@@ -57,8 +57,9 @@ export interface Survey {
   cordoned: [string, Card][];
   /** Leases that could serve somebody else, chosen by the same words. */
   wasted: Held[];
-  /** What the shown pods hold: all together, by namespace, and by workload. */
+  /** What the shown pods hold: all together, by team, by namespace, and by workload. */
   sum: Sum;
+  teams: Map<string, Sum>;
   namespaces: Map<string, Sum>;
   owners: Map<string, Sum>;
   /** Watts of the shown cards that measure it. */
@@ -111,6 +112,7 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     cordoned: [],
     wasted: [],
     sum: new Sum(),
+    teams: new Map(),
     namespaces: new Map(),
     owners: new Map(),
     power: undefined,
@@ -159,11 +161,12 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
 }
 
 /** The sums that a pod counts in. */
-function sumsOf({ sum, namespaces, owners }: Survey, pod: Lease | Waiting): Sum[] {
+function sumsOf({ sum, teams, namespaces, owners }: Survey, pod: Lease | Waiting): Sum[] {
   const hidden = isHidden(pod.pod);
   const namespace = hidden ? "" : pod.namespace;
   const owner = hidden ? "" : `${pod.namespace}/${pod.owner || pod.pod}`;
-  return [sum, sumOf(namespaces, namespace), sumOf(owners, owner)];
+  const team = hidden ? "" : teamOf(namespace);
+  return [sum, sumOf(teams, team), sumOf(namespaces, namespace), sumOf(owners, owner)];
 }
 
 function sumOf(sums: Map<string, Sum>, name: string): Sum {

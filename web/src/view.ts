@@ -1,7 +1,7 @@
 // What the visitor chose: filter, room, open card. It stands in the address, so that a view can be sent to somebody.
 
 import type { Card, Lease, NodeState, Service, Waiting, Workload } from "./documents";
-import { leasesOf } from "./store";
+import { leasesOf, teamOf } from "./store";
 import { HEALTH, isCordoned, kindName, reasonOf, SLICES, STATES, stateName, stateOf, WASTED } from "./words";
 
 export interface View {
@@ -81,6 +81,7 @@ const FIELDS: Record<string, string> = {
   namespace: "namespace",
   pod: "pod",
   owner: "owner",
+  team: "team",
   state: "state",
   profile: "profile",
 };
@@ -112,7 +113,13 @@ function cardFields(card: Card): Fields {
 
 function leaseFields(lease: Lease, card: Card): Fields {
   const { namespace, pod, owner, state } = lease;
-  return { namespace, pod: `${namespace}/${pod}`, owner, state: `${state} ${stateName(lease, card)}` };
+  return {
+    namespace,
+    team: teamOf(namespace),
+    pod: `${namespace}/${pod}`,
+    owner,
+    state: `${state} ${stateName(lease, card)}`,
+  };
 }
 
 /** The fields of a service; a document does not change, so they are made once for each of a thousand. */
@@ -124,7 +131,14 @@ function serviceFields(service: Service): Fields {
   const { namespace, kind, name, findings = [] } = service;
   const state = findings.map((each) => each.kind).join(" ");
   const pod = findings.map((each) => `${namespace}/${each.pod}`).join(" ");
-  const found = { namespace, owner: `${kind}/${name}`, name: `${namespace}/${name}`, state, pod };
+  const found = {
+    namespace,
+    team: teamOf(namespace),
+    owner: `${kind}/${name}`,
+    name: `${namespace}/${name}`,
+    state,
+    pod,
+  };
   ofServices.set(service, found);
   return found;
 }
@@ -191,7 +205,8 @@ export class Filter {
   waiting(pod: Waiting): boolean {
     const { namespace, owner = "", requests: profile } = pod;
     const name = `${namespace}/${pod.pod}`;
-    const fields = { namespace, pod: name, owner, profile, state: "waiting", reason: reasonOf(pod) };
+    const team = teamOf(namespace);
+    const fields = { namespace, team, pod: name, owner, profile, state: "waiting", reason: reasonOf(pod) };
     return this.#terms.every((term) => hits(term, fields));
   }
 

@@ -35,7 +35,7 @@ _READERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("image", "registry_ca", "plain_http"), ("drivers",)),
     **dict.fromkeys(("startup_taints", "replace_failed"), ("provisioning",)),
     "startup_deadline": ("provisioning", "scale-up"),
-    **dict.fromkeys(("usage_user", "usage_label"), ("usage",)),
+    **dict.fromkeys(("usage_user", "usage_label", "team_label"), ("usage",)),
     **dict.fromkeys(("scale_up", "placeholder_image"), ("scale-up",)),
     **dict.fromkeys(("claim_driver", "claim_placement"), ("claims",)),
     "handover": ("handover",),
@@ -227,7 +227,12 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
             from tessera.usage.satellite import UsageOptions, UsageSatellite
 
             return UsageSatellite(
-                options=UsageOptions(namespace=given["namespace"], user=given["usage_user"], label=given["usage_label"])
+                options=UsageOptions(
+                    namespace=given["namespace"],
+                    user=given["usage_user"],
+                    label=given["usage_label"],
+                    team_label=site.team_label or "",
+                )
             )
         case "kueue":
             from tessera.kueue.checks.satellite import CheckSatellite

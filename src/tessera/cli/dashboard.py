@@ -63,8 +63,8 @@ _IN_CLUSTER: Mapping[str, Any] = {
 @click.option(
     "--prometheus-folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Send that Prometheus the token in the file token of this folder, and check its certificate by ca.crt there, if"
-    " they exist; over HTTPS alone.",
+    help="Send that Prometheus the token in the file token of this folder, over HTTPS alone, and check its certificate"
+    " by ca.crt there, if they exist.",
 )
 @click.option(
     "--tls-folder",

@@ -1,4 +1,4 @@
-"""``tessera usage``: GPU-hours by namespace, user, label or model."""
+"""``tessera usage``: GPU-hours by namespace, team, user, label or model."""
 
 import csv
 import io
@@ -35,7 +35,7 @@ _MISSING = "does not exist: the controller first writes it about two minutes aft
 @click.command()
 @click.option(
     "--by",
-    type=click.Choice(["namespace", "user", "label", "model"]),
+    type=click.Choice(["namespace", "team", "user", "label", "model"]),
     default="namespace",
     show_default=True,
     help="What a row is.",
@@ -76,12 +76,14 @@ def command(
     KWH is the pods' part of their cards' energy; it begins with > where a part of the hours is not measured.
     For the whole cluster, allocated, free, unavailable and unknown hours sum to the capacity.
 
-    A user is what a pod states in the label, or else the annotation, tessera.dev/user: Kubernetes does not record who
-    made a pod, and nobody checks the label.
+    A team is the value of the namespaces' label that tessera install --team-label names; a namespace without it is a
+    team of its own. A user is what a pod states in the label, or else the annotation, tessera.dev/user: Kubernetes does
+    not record who made a pod, and nobody checks the label.
 
     \b
     Examples:
       tessera usage
+      tessera usage --by team
       tessera usage --by user --since 30d -n team-a
       tessera usage --by model --prices prices.yaml -o csv
     """
@@ -165,7 +167,8 @@ async def _read_as_tenant(
         raise UserError(f"the record of GPU-hours {_MISSING}; if it stays so, ask an administrator") from None
     found = [_totals(text, "the record of GPU-hours", begin, end) for text in texts]
     rows = {key: row for each in found for key, row in each.rows.items()}
-    return msgspec.structs.replace(found[0], rows=rows), namespaces
+    teams = {namespace: team for each in found for namespace, team in each.teams.items()}
+    return msgspec.structs.replace(found[0], rows=rows, teams=teams), namespaces
 
 
 def _totals(text: str, where: str, begin: float, end: float) -> "UsageTotals":
@@ -260,6 +263,7 @@ def _document(totals: "UsageTotals", report: "UsageReport", prices: "PriceList |
         "end": rfc3339(totals.end),
         "by": report.grouping.value,
         "label": totals.label,
+        "teamLabel": totals.team_label,
         "currency": None if prices is None else prices.currency,
         "rows": report.rows,
         "total": report.total,

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tessera.forecast.queue_page import SpareSlices
 from tessera.observe.service_rows import ServiceRow
 from tessera.visibility import (
     ClusterText,
     NodeName,
     NodeText,
+    OwnedText,
     PodName,
     PodNamespace,
     PodText,
@@ -313,6 +315,7 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         unqueued_detail: why it cannot.
         unserved: True if the controller does not tell the services.
         unserved_detail: why it does not.
+        services_cut: services that the controller does not tell, beyond its most.
     """
 
     nodes: int
@@ -333,6 +336,14 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     unqueued_detail: ClusterText = ""
     unserved: bool = False
     unserved_detail: ClusterText = ""
+    services_cut: int = 0
+
+
+class TeamDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A namespace whose label names a team; the others are teams of their own."""
+
+    namespace: OwnedText
+    team: PodText
 
 
 class DriverDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -446,6 +457,8 @@ Document = (
     | FailureDocument
     | SummaryDocument
     | NodeDocument
+    | TeamDocument
+    | SpareSlices
     | HistoryDocument
     | CardHistoryDocument
 )

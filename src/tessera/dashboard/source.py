@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import is_not
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import Clock
 from tessera.dashboard.aliases import Objects
 from tessera.dashboard.card_documents import make_documents
-from tessera.dashboard.documents import Document
+from tessera.dashboard.documents import Document, TeamDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.history import STEP, History
 from tessera.dashboard.kueue_source import KueueReader, KueueSource
@@ -49,7 +50,7 @@ from tessera.kube.watch.informer import Informer
 from tessera.observe.queue_reading import read_queue, read_signals
 from tessera.observe.service_rows import ServiceRow, service_rows
 from tessera.signals.page import SignalsPage
-from tessera.usage.record_text import RECORD_KEY, RECORD_NAME
+from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_teams
 
 T = TypeVar("T")
 
@@ -104,6 +105,9 @@ class ClusterSource:
         #: The services by their keys in the feed, and what they were made of.
         self._services: Mapping[str, ServiceRow] = {}
         self._services_of: tuple[object, object, object] = (None, None, None)
+        #: Teams by namespace, where they are not the namespace itself, and the time of their last reading.
+        self._teams: Mapping[str, str] = {}
+        self._teams_read_at = float("-inf")
         self._signals_reading, self._signals_read_at = asyncio.Lock(), float("-inf")
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
@@ -287,6 +291,11 @@ class ClusterSource:
         if isinstance(self._signals, str):
             told = msgspec.structs.replace(found["summary"], unserved=True, unserved_detail=self._signals)
             documents["summary"] = told
+        elif self._signals is not None and self._signals.cut:
+            documents["summary"] = msgspec.structs.replace(found["summary"], services_cut=self._signals.cut)
+        if isinstance(self._queue, QueuePage):
+            documents |= {f"spare/{each.queue}/{each.profile}": each for each in self._queue.spare}
+        documents |= {f"team/{name}": TeamDocument(namespace=name, team=team) for name, team in self._teams.items()}
         self._history.record(now, documents)
         self._feeds.publish({**documents, **self._history.documents})
 
@@ -335,8 +344,16 @@ class ClusterSource:
                     await self._read_again()
                 await self.read_queue()
                 await self.read_signals()
+                await self._read_teams()
                 self._changed.set()
             await self._clock.sleep(PERIOD)
+
+    async def _read_teams(self) -> None:
+        """Reads the teams that the controller writes with its record; those of the last time remain if that fails."""
+        if self._clock.monotonic() - self._teams_read_at >= STEP:
+            self._teams_read_at = self._clock.monotonic()
+            with suppress(ApiError, OSError):
+                self._teams = decode_teams(await self.read_usage_record())
 
     def _silent(self) -> dict[str, SilentNode]:
         """The nodes that should answer and do not; none before the nodes are read, which the page says itself."""

@@ -1,7 +1,7 @@
 """Reads the agents' pages, and who should have answered."""
 
 import contextlib
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -17,14 +17,17 @@ from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
-from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import PartialObject, Resource
-from tessera.observe.usage_rows import CardRow, LeaseRow, card_rows, lease_rows
+from tessera.observe.usage_rows import CardRow, LeaseRow, TeamRow, card_rows, lease_rows, team_rows
 
 if TYPE_CHECKING:  # only a view of services needs them
     from tessera.observe.service_rows import ServiceRow
 
 T = TypeVar("T")
+
+#: Begins the note of a reading without teams.
+TEAMS_UNKNOWN = "each namespace is shown as a team, since the record of GPU-hours cannot be read"
 
 #: Instaslice objects by name only: their slices are not needed here.
 _OBJECTS = Resource(INSTASLICES.group, INSTASLICES.version, INSTASLICES.plural, INSTASLICES.kind, True, PartialObject)
@@ -42,6 +45,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         blocked: sentences about free devices that kube-scheduler gives to no pod.
         services: a row for each service.
         services_note: why the services are not known; empty if they are, or were not asked for.
+        teams: team by namespace, where it is not the namespace itself.
+        teams_note: why teams are not known; empty if they are, or were not asked for.
     """
 
     fleet: FleetUsage
@@ -52,6 +57,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     blocked: Sequence[str] = ()
     services: "Sequence[ServiceRow]" = ()
     services_note: str = ""
+    teams: Mapping[str, str] = {}
+    teams_note: str = ""
+
+    @property
+    def team_rows(self) -> list[TeamRow]:
+        """A row for each team."""
+        return team_rows(self.leases, self.teams)
 
     @property
     def simulated(self) -> bool:
@@ -96,6 +108,17 @@ async def add_services(client: Client, usage: Usage) -> Usage:
     queue = await _page_or_reason(read_queue(client, reader))
     rows = service_rows(signals, usage.fleet, queue)
     return msgspec.structs.replace(usage, services=rows, services_note=missing_services(signals))
+
+
+async def add_teams(client: Client, usage: Usage) -> Usage:
+    """The reading with the teams, from the controller's record of GPU-hours."""
+    from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_teams
+
+    try:
+        record = (await client.get(CONFIGMAPS, RECORD_NAME, SYSTEM_NAMESPACE)).data.get(RECORD_KEY, "")
+    except (ApiError, OSError) as error:
+        return msgspec.structs.replace(usage, teams_note=f"{TEAMS_UNKNOWN}: {' '.join(str(error).split())}")
+    return msgspec.structs.replace(usage, teams=decode_teams(record))
 
 
 async def _page_or_reason(reading: Awaitable[T | str]) -> T | str:

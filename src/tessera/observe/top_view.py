@@ -17,10 +17,10 @@ import msgspec
 
 from tessera.observe.reading import Usage
 from tessera.observe.service_rows import SERVICE_ORDERS, ServiceRow
-from tessera.observe.usage_rows import CARD_ORDERS, LEASE_ORDERS, CardRow, LeaseRow
+from tessera.observe.usage_rows import CARD_ORDERS, LEASE_ORDERS, TEAM_ORDERS, CardRow, LeaseRow, TeamRow
 
 Row = TypeVar("Row")
-Rows = Sequence[CardRow | LeaseRow | ServiceRow]
+Rows = Sequence[CardRow | LeaseRow | ServiceRow | TeamRow]
 
 
 class View(Enum):
@@ -29,6 +29,7 @@ class View(Enum):
     CARDS = "cards"
     PODS = "pods"
     SERVICES = "services"
+    TEAMS = "teams"
 
 
 class Question(Enum):
@@ -132,7 +133,7 @@ HELP = (
     "l        log of the pod, as it grows",
     "d        describe the pod: conditions, containers, events",
     "o        address of the live page, filtered to the row",
-    "c p v    cards, pods, services",
+    "c p v t  cards, pods, services, teams",
     "s . ,    next order, order before; r reverses it",
     "/        filter rows; Escape clears the filter",
     "j k      down, up, as the arrows; Page Up, Page Down, Home, End",
@@ -145,7 +146,7 @@ class TopView(msgspec.Struct, kw_only=True):
     """The state of the screen.
 
     Attributes:
-        view: cards, pods or services.
+        view: cards, pods, services or teams.
         order: name of an order of the view.
         reverse: True to show the smallest first.
         filter: rows are shown whose text contains it.
@@ -177,8 +178,8 @@ class TopView(msgspec.Struct, kw_only=True):
     @property
     def orders(self) -> tuple[str, ...]:
         """The orders of the view."""
-        orders = {View.CARDS: CARD_ORDERS, View.PODS: LEASE_ORDERS, View.SERVICES: SERVICE_ORDERS}
-        return (PLACE, *orders[self.view])
+        services = {View.SERVICES: SERVICE_ORDERS, View.TEAMS: TEAM_ORDERS}
+        return (PLACE, *{View.CARDS: CARD_ORDERS, View.PODS: LEASE_ORDERS, **services}[self.view])
 
     @property
     def rows(self) -> Rows:
@@ -197,6 +198,8 @@ class TopView(msgspec.Struct, kw_only=True):
                 return self.select_cards(usage)
             case View.SERVICES:
                 return self.select_services(usage)
+            case View.TEAMS:
+                return self.select_teams(usage)
             case View.PODS:
                 return self.select_leases(usage)
 
@@ -255,6 +258,8 @@ class TopView(msgspec.Struct, kw_only=True):
         row = rows[self.cursor]
         if isinstance(row, CardRow):
             return Ask(question=Question.WHY, node=row.node)
+        if isinstance(row, TeamRow):
+            return f"a team is no object of the cluster: press p for the pods, and filter by {row.namespaces[0]}/"
         if isinstance(row, ServiceRow):
             if not row.findings:
                 return "no finding of this service names a pod: press p for its pods"
@@ -304,8 +309,8 @@ class TopView(msgspec.Struct, kw_only=True):
         match key:
             case "q":
                 self.ended = True
-            case "c" | "p" | "v":
-                self.view = {"c": View.CARDS, "p": View.PODS, "v": View.SERVICES}[key]
+            case "c" | "p" | "v" | "t":
+                self.view = {"c": View.CARDS, "p": View.PODS, "v": View.SERVICES, "t": View.TEAMS}[key]
                 self.cursor, self.selected = 0, None
                 if self.order not in self.orders:
                     self.order = PLACE
@@ -346,7 +351,7 @@ class TopView(msgspec.Struct, kw_only=True):
         if named and self.selected is not None and self.usage is not None:
             usage = self.usage
             views: dict[View, Rows] = {View.CARDS: usage.cards, View.SERVICES: usage.services}
-            whole = views.get(self.view, usage.leases)
+            whole = usage.team_rows if self.view is View.TEAMS else views.get(self.view, usage.leases)
             if self.selected not in map(_key_of, whole):
                 ended = "has ended, or holds no card any more"
                 what = ended if self.view is View.PODS else "is not reported any more"
@@ -384,9 +389,17 @@ class TopView(msgspec.Struct, kw_only=True):
         ]
         return _arrange(rows, SERVICE_ORDERS.get(self.order), lambda row: row.key, reverse=self.reverse)
 
+    def select_teams(self, usage: Usage) -> list[TeamRow]:
+        """The teams to show, in order."""
+        words = self.filter.lower()
+        rows = [row for row in usage.team_rows if words in f"{row.team} {' '.join(row.namespaces)}".lower()]
+        return _arrange(rows, TEAM_ORDERS.get(self.order), lambda row: row.team, reverse=self.reverse)
 
-def _key_of(row: CardRow | LeaseRow | ServiceRow) -> tuple[str, ...]:
+
+def _key_of(row: CardRow | LeaseRow | ServiceRow | TeamRow) -> tuple[str, ...]:
     """What makes a row itself; its first part is its name for a person."""
+    if isinstance(row, TeamRow):
+        return (row.team,)
     if isinstance(row, ServiceRow):
         return (row.key,)
     if isinstance(row, CardRow):

@@ -1,4 +1,4 @@
-"""Rows of cards and of leases, over all nodes, as ``tessera top`` and ``tessera idle`` show them. Pure.
+"""Rows of cards, of leases and of teams, over all nodes, as ``tessera top`` and ``tessera idle`` show them. Pure.
 
 A value without a measurement is ``None``, never 0, and sorts last.
 """
@@ -193,4 +193,67 @@ CARD_ORDERS: Mapping[str, Callable[[CardRow], float]] = {
     "memory": largest_first(lambda card: card.memory),
     "power": largest_first(lambda card: card.power),
     "temperature": largest_first(lambda card: card.temperature),
+}
+
+
+class TeamRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A team.
+
+    Attributes:
+        team: its name, of the namespaces' label; or a namespace, which is a team of its own without the label.
+        namespaces: those of its pods that hold cards.
+        pods: number of its pods that hold cards.
+        held: cards that they hold, parts added.
+        busy: share of time in which the parts that are measured computed; None if none is.
+        wasted: GPU-seconds that they held and did not use.
+        unused: cards that they hold in the states never_used, idle and resident, parts added.
+        power: watts; None if nothing measures them.
+    """
+
+    team: str
+    namespaces: tuple[str, ...]
+    pods: int
+    held: float
+    busy: float | None
+    wasted: float
+    unused: float
+    power: float | None
+
+
+def team_rows(leases: Iterable[LeaseRow], teams: Mapping[str, str]) -> list[TeamRow]:
+    """The teams of these leases, by name.
+
+    Args:
+        leases: what pods hold.
+        teams: team by namespace, where it is not the namespace itself.
+    """
+    found: dict[str, list[LeaseRow]] = {}
+    for row in leases:
+        found.setdefault(teams.get(row.lease.namespace, row.lease.namespace), []).append(row)
+    return [_team_row(team, rows) for team, rows in sorted(found.items())]
+
+
+def _team_row(team: str, rows: list[LeaseRow]) -> TeamRow:
+    leases = [row.lease for row in rows]
+    measured = [(each.share, each.busy) for each in leases if each.busy is not None]
+    size = sum(share for share, _ in measured)
+    power = [each.power for each in leases if each.power is not None]
+    return TeamRow(
+        team=team,
+        namespaces=tuple(sorted({each.namespace for each in leases})),
+        pods=len({row.key for row in rows}),
+        held=sum(each.share for each in leases),
+        busy=sum(share * busy for share, busy in measured) / size if size else None,
+        wasted=sum(each.wasted for each in leases),
+        unused=sum(each.share for each in leases if each.state in WASTED_STATES),
+        power=sum(power) if power else None,
+    )
+
+
+#: Orders of the table, the largest first.
+TEAM_ORDERS: Mapping[str, Callable[[TeamRow], float]] = {
+    "held": lambda row: row.held,
+    "busy": lambda row: -1.0 if row.busy is None else row.busy,
+    "wasted": lambda row: row.wasted,
+    "power": lambda row: -1.0 if row.power is None else row.power,
 }

@@ -24,6 +24,9 @@ USAGE_MODELS = 64
 #: Most characters: a namespace, a user, a label's value or a model in the record of GPU-hours; the rest is cut. A
 #: label's value has no more.
 USAGE_NAME = 63
+#: Most namespaces whose teams the record of GPU-hours names, those that held cards first; the others are teams of
+#: their own.
+USAGE_TEAMS = 1_000
 
 HOUR, DAY = 3600, 86_400
 #: Name of what is added up for a limit, and of what the controller does not know, as of a lease whose pod it never saw.
@@ -155,6 +158,8 @@ class UsageRecord(msgspec.Struct):
         simulated: True if some of the cards exist only in a lab.
         periods: the oldest first.
         nodes: by name, the time up to which each is counted.
+        team_label: key of the namespaces' label that names their teams; empty if each namespace is a team.
+        teams: by namespace, its team; a namespace that is missing is a team of its own.
     """
 
     began: float = 0.0
@@ -162,6 +167,8 @@ class UsageRecord(msgspec.Struct):
     simulated: bool = False
     periods: list[Period] = []
     nodes: dict[str, NodeMark] = {}
+    team_label: str = ""
+    teams: dict[str, str] = {}
 
     @property
     def until(self) -> float:
@@ -201,6 +208,8 @@ def of_namespaces(record: UsageRecord, shows: Callable[[str], bool]) -> UsageRec
             for each in record.periods
         ],
         nodes={"": NodeMark(record.until, record.until, {})},
+        team_label=record.team_label,
+        teams={namespace: team for namespace, team in record.teams.items() if shows(namespace)},
     )
 
 

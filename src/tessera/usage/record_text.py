@@ -23,6 +23,7 @@ from tessera.usage.record import (
     HOUR,
     OTHER,
     USAGE_ROWS,
+    USAGE_TEAMS,
     CardSeconds,
     LeaseSeconds,
     NodeMark,
@@ -76,6 +77,9 @@ class _Encoded(msgspec.Struct, frozen=True, kw_only=True):
     periods: tuple[_EncodedPeriod, ...]
     #: node -> until, taken, number of cards by model
     nodes: dict[str, tuple[float, float, dict[str, int]]]
+    #: key of the label, and team by namespace; earlier versions write none
+    team_label: str = ""
+    teams: dict[str, str] = {}
 
 
 def encode_record(record: UsageRecord) -> str:
@@ -118,6 +122,8 @@ def _encode(record: UsageRecord, periods: Iterable[Period], rows: list[dict[Usag
             keys=tuple(keys),
             periods=encoded,
             nodes=nodes,
+            team_label=record.team_label,
+            teams=record.teams,
         )
     )
 
@@ -179,7 +185,25 @@ def decode_record(text: str) -> UsageRecord:
         simulated=found.simulated,
         periods=sorted((_period(each, keys) for each in found.periods), key=lambda each: each.start),
         nodes=nodes,
+        team_label=one_line(found.team_label),
+        teams=_teams(found.teams),
     )
+
+
+class _TeamsOnly(msgspec.Struct, frozen=True):
+    teams: dict[str, str] = {}
+
+
+def decode_teams(text: str) -> dict[str, str]:
+    """The teams of a record, by namespace; none of a text that is no record, of which :func:`decode_record` tells."""
+    try:
+        return _teams(msgspec.json.decode(text, type=_TeamsOnly).teams) if len(text) <= USAGE_RECORD else {}
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return {}
+
+
+def _teams(found: Mapping[str, str]) -> dict[str, str]:
+    return {short_name(name): short_name(team) for name, team in list(found.items())[:USAGE_TEAMS] if team}
 
 
 def _period(found: _EncodedPeriod, keys: list[UsageKey]) -> Period:

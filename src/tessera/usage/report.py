@@ -32,16 +32,18 @@ class Grouping(StrEnum):
     """Meaning of a row."""
 
     NAMESPACE = "namespace"
+    TEAM = "team"
     USER = "user"
     LABEL = "label"
     MODEL = "model"
 
 
-_NAMES: Mapping[Grouping, Callable[[UsageKey], str]] = {
-    Grouping.NAMESPACE: lambda key: key.namespace,
-    Grouping.USER: lambda key: key.user or NOT_STATED,
-    Grouping.LABEL: lambda key: key.label or NOT_STATED,
-    Grouping.MODEL: lambda key: key.model,
+_NAMES: Mapping[Grouping, Callable[[UsageKey, Mapping[str, str]], str]] = {
+    Grouping.NAMESPACE: lambda key, _: key.namespace,
+    Grouping.TEAM: lambda key, teams: teams.get(key.namespace, key.namespace),
+    Grouping.USER: lambda key, _: key.user or NOT_STATED,
+    Grouping.LABEL: lambda key, _: key.label or NOT_STATED,
+    Grouping.MODEL: lambda key, _: key.model,
 }
 
 
@@ -54,6 +56,8 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
         cards: card-seconds by model.
         rows: GPU-seconds by owner and model.
         label: key of the label of the rows.
+        team_label: key of the namespaces' label that names teams; empty if each namespace is one.
+        teams: team by namespace, where it is not the namespace itself.
         simulated: True if some cards exist only in a lab.
         notes: what is missing, in words.
     """
@@ -63,6 +67,8 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
     cards: Mapping[str, CardSeconds]
     rows: Mapping[UsageKey, LeaseSeconds]
     label: str = ""
+    team_label: str = ""
+    teams: Mapping[str, str] = {}
     simulated: bool = False
     notes: tuple[str, ...] = ()
 
@@ -149,6 +155,8 @@ def totals_of_record(record: UsageRecord, begin: float, end: float = 0.0) -> Usa
         cards=cards,
         rows=rows,
         label=record.label,
+        team_label=record.team_label,
+        teams=record.teams,
         simulated=record.simulated,
         notes=tuple(_notes(record, begin, end)),
     )
@@ -198,7 +206,7 @@ def make_report(
     costs: dict[str, float] = {}
     whole, cost = LeaseSeconds(), 0.0
     for key, lease in rows.items():
-        name = _NAMES[grouping](key)
+        name = _NAMES[grouping](key, totals.teams)
         groups.setdefault(name, LeaseSeconds()).add(lease)
         whole.add(lease)
         if prices is not None and lease.held > 0:

@@ -21,11 +21,11 @@ from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.persistent_config_map import PersistentConfigMap
-from tessera.kube.resources import CONFIGMAPS, Node, Pod
+from tessera.kube.resources import CONFIGMAPS, NAMESPACES, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.usage.ledger import LeaseOwner, NodeGone, NodeSilent, PageRead, UsageLedger
-from tessera.usage.record import UsageRecord, short_name, with_label
+from tessera.usage.record import USAGE_TEAMS, UsageRecord, short_name, with_label
 from tessera.usage.record_text import BROKEN_KEY, RECORD_KEY, RECORD_NAME, decode_record, encode_record
 
 _log = logging.getLogger(__name__)
@@ -51,11 +51,13 @@ class UsageOptions:
         namespace: namespace of the ConfigMap, the deployment's.
         user: key of the label, or else the annotation, that names a pod's user.
         label: key of the label by which GPU-hours are counted too.
+        team_label: key of the namespaces' label that names their teams; empty for none.
     """
 
     namespace: str = SYSTEM_NAMESPACE
     user: str = USER_KEY
     label: str = LABEL_KEY
+    team_label: str = ""
 
 
 class UsageRecorder:
@@ -78,6 +80,7 @@ class UsageRecorder:
         events: EventRecorder,
         options: UsageOptions,
     ) -> None:
+        self._client = runtime.client
         self._reader = PageReader(runtime.client, runtime.clock)
         self._clock = runtime.clock
         self._nodes = nodes
@@ -114,6 +117,7 @@ class UsageRecorder:
             await self._count()
             now = self._clock.monotonic()
             if self._ledger.record.periods and now >= due:
+                await self._read_teams()
                 self._map.mark_changed()
                 due = now + (WRITE_PERIOD if now - began >= WRITE_PERIOD else 0.0)
             await self._clock.sleep(PERIOD)
@@ -154,6 +158,24 @@ class UsageRecorder:
                 self._ledger.handle(NodeGone(name))
             elif name not in read:
                 self._ledger.handle(NodeSilent(name, now))
+
+    async def _read_teams(self) -> None:
+        """Reads which namespaces are of which teams; those of the last time remain if that fails."""
+        record, label = self._ledger.record, self._options.team_label
+        found = {}
+        if label:
+            try:
+                listed = await self._client.list(NAMESPACES.metadata_only(), label_selector=label)
+            except (ApiError, OSError) as error:
+                _log.warning("teams are not read again: namespaces cannot be listed: %s", error)
+                return
+            held = {key.namespace for period in record.periods for key in period.rows}
+            metas = sorted(
+                (each.metadata for each in listed.items), key=lambda meta: (meta.name not in held, meta.name)
+            )
+            named = ((meta.name, short_name(meta.labels.get(label, ""))) for meta in metas)
+            found = dict([each for each in named if each[1]][:USAGE_TEAMS])
+        record.team_label, record.teams = label, found
 
     async def _read(self) -> FleetUsage:
         agents = [pod for pod in self._pods.cache.values() if is_agent(pod)]

@@ -8,7 +8,8 @@ from playwright.sync_api import Route, expect
 from tests.dashboard.browser.conftest import LivePage, Visits
 from tests.dashboard.browser.scene import NOW, device, scene
 
-from tessera.dashboard.documents import CardDocument, WaitingDocument
+from tessera.dashboard.documents import CardDocument, SummaryDocument, TeamDocument, WaitingDocument
+from tessera.forecast.queue_page import SpareSlices
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e" + "x" * 200
 
@@ -188,6 +189,47 @@ def test_the_sums_are_those_of_what_is_shown(visit: Visits) -> None:
     for number, text in enumerate(("1", "1.0 100 %", "n/a", "n/a", "1", "0", "1", "0")):
         expect(figures.nth(number)).to_have_text(text)
     expect(visitor.page.get_by_text("Of what the filter shows.")).to_be_visible()
+
+
+def test_teams_are_added_up_and_chosen_where_a_label_names_them(visit: Visits, live: LivePage) -> None:
+    live.publish(
+        {
+            **scene(),
+            "team/team": TeamDocument(namespace="team", team="vision"),
+            "team/research": TeamDocument(namespace="research", team="vision"),
+        }
+    )
+    visitor = visit()
+    sums = visitor.region("Use by team")
+    expect(sums.get_by_role("row", name=re.compile("^vision"))).to_contain_text("5.2")
+    expect(sums.get_by_role("row")).to_have_count(2)
+    visitor.press_on(sums.get_by_role("button", name="namespace", exact=True))
+    expect(sums.get_by_role("row", name=re.compile("research is mine"))).to_be_visible()
+    sums.get_by_role("button", name="team", exact=True).click()
+    visitor.press_on(sums.get_by_role("button", name="vision"))
+    expect(visitor.page.get_by_label("Filter")).to_have_value("team:vision")
+    expect(visitor.region("Pods with cards")).to_contain_text("13 pods")
+    live.publish(scene())
+    expect(visitor.region("Use by namespace")).to_contain_text("Use by namespace")
+
+
+def test_spare_slices_and_services_that_are_not_told_stand_with_the_services(visit: Visits, live: LivePage) -> None:
+    documents = scene()
+    summary = documents["summary"]
+    assert isinstance(summary, SummaryDocument)
+    live.publish(
+        {
+            **documents,
+            "summary": msgspec.structs.replace(summary, services_cut=12),
+            "spare/web/1g.10gb": SpareSlices(queue="web", profile="1g.10gb", free=1, wanted=2, fault="no card has it"),
+        }
+    )
+    services = visit().region("Services")
+    told = "Queue web keeps 1 of 2 1g.10gb free for the next pods of its services: no card has it."
+    expect(services.get_by_role("list", name="Spare slices")).to_have_text(told)
+    expect(services).to_contain_text("12 more services beyond the most that are told.")
+    live.publish(scene())
+    expect(services.get_by_role("list", name="Spare slices")).to_have_count(0)
 
 
 def test_own_pods_are_marked_and_stay_so(visit: Visits) -> None:

@@ -41,6 +41,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         moves_per_hour: most moves in an hour.
         handover: what is done for pods that replace others: ``off``, ``inherit`` or ``on``.
         reservations: ``off``, ``always``, or the time that a pod waits for room before slots are reserved for it.
+        team_label: key of the namespaces' label that names their teams.
     """
 
     registry_ca: Path | None = None
@@ -53,6 +54,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     moves: str | None = None
     moves_per_hour: int | None = None
     handover: str | None = None
+    team_label: str | None = None
 
 
 def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,13 +108,13 @@ def check_keys(_context: click.Context, _parameter: click.Parameter, keys: tuple
     return keys
 
 
-def check_key(_context: click.Context, _parameter: click.Parameter, key: str) -> str:
+def check_key(_context: click.Context, _parameter: click.Parameter, key: str | None) -> str | None:
     """Returns the key of a label or annotation unchanged.
 
     Raises:
         click.BadParameter: it is not such a key.
     """
-    if not KEY.fullmatch(key):
+    if key is not None and not KEY.fullmatch(key):
         raise click.BadParameter(f'"{key[:100]}" is not the key of a label; write example.com/name, without a value')
     return key
 
@@ -233,6 +235,16 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             " besides handed to a new pod with the annotation tessera.dev/update: hand-over.  [default: on]",
         },
     ),
+    (
+        "--team-label",
+        "team_label",
+        {
+            "metavar": "KEY",
+            "callback": check_key,
+            "help": "Label of namespaces that names their team, for tessera usage, top and the live page.  [default:"
+            " each namespace is a team]",
+        },
+    ),
 )
 
 
@@ -266,6 +278,8 @@ def site_arguments(site: Site) -> Iterator[str]:
         yield f"--moves-per-hour={site.moves_per_hour}"
     if site.handover is not None:
         yield f"--handover={site.handover}"
+    if site.team_label is not None:
+        yield f"--team-label={site.team_label}"
 
 
 def _seconds(duration: float) -> str:

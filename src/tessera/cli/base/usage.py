@@ -29,7 +29,7 @@ _HOUR = 3600.0
 
 
 async def read_or_explain(
-    client: "Client", nodes: Sequence[str] = (), *, namespace: str, services: bool = False
+    client: "Client", nodes: Sequence[str] = (), *, namespace: str, services: bool = False, teams: bool = False
 ) -> "Usage":
     """Reads the agents' pages; with the rights of one namespace, what the API for tenants tells of them.
 
@@ -38,12 +38,13 @@ async def read_or_explain(
         nodes: names of nodes; empty for all.
         namespace: where a tenant has rights.
         services: read the services too.
+        teams: read the teams too.
 
     Raises:
         CommandError: the user lacks a right, Tessera is not installed, or a named node has no agent.
     """
     from tessera.kube.client.errors import Forbidden
-    from tessera.observe.reading import add_services, read_usage
+    from tessera.observe.reading import add_services, add_teams, read_usage
 
     tenant = False
     try:
@@ -55,6 +56,8 @@ async def read_or_explain(
     found = {each.node for each in usage.fleet.nodes} | {each.node for each in usage.fleet.failures}
     if services and not tenant:
         usage = await add_services(client, usage)
+    if teams:
+        usage = await (_add_teams_as_tenant(client, usage, namespace) if tenant else add_teams(client, usage))
     missing = sorted(set(nodes) - found)
     if missing and tenant:
         raise CommandError(f"error: you have no pod on node {missing[0]!r}, so you may not see its cards")
@@ -85,6 +88,22 @@ async def _read_as_tenant(client: "Client", nodes: Sequence[str], namespace: str
         services=answer.services,
         services_note=answer.services_note,
     )
+
+
+async def _add_teams_as_tenant(client: "Client", usage: "Usage", namespace: str) -> "Usage":
+    import msgspec
+
+    from tessera.cli.base.tenant_view import read_as_tenant
+    from tessera.dashboard.view.objects import GPU_HOURS
+    from tessera.kube.client.errors import ApiError
+    from tessera.observe.reading import TEAMS_UNKNOWN
+    from tessera.usage.record_text import decode_teams
+
+    try:
+        record = (await read_as_tenant(client, GPU_HOURS, namespace)).record
+    except (ApiError, OSError) as error:
+        return msgspec.structs.replace(usage, teams_note=f"{TEAMS_UNKNOWN}: {' '.join(str(error).split())}")
+    return msgspec.structs.replace(usage, teams=decode_teams(record))
 
 
 def with_labels(usage: "Usage", pods: frozenset[tuple[str, str]] | None) -> "Usage":

@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tessera.cli.base.usage import NOT_MEASURED, device_of, gib_of, held_for, percent
+from tessera.cli.base.usage import NOT_MEASURED, device_of, gib_of, gpu_hours, held_for, percent
 from tessera.observe.service_rows import ServiceRow
 from tessera.observe.top_view import TopView, View
-from tessera.observe.usage_rows import CardRow
+from tessera.observe.usage_rows import CardRow, TeamRow
 from tessera.signals.page import ROOM_COUNTED
 from tessera.text import age, count_noun
 
@@ -61,13 +61,24 @@ PODS = Columns(
 )
 
 
+TEAMS = Columns(
+    ("TEAM", "NAMESPACES", "PODS", "CARDS", "BUSY", "UNUSED", "WASTED GPU-H", "POWER W"),
+    frozenset({"PODS", "CARDS", "BUSY", "UNUSED", "WASTED GPU-H", "POWER W"}),
+    ("NAMESPACES", "POWER W", "UNUSED"),
+)
+#: Namespaces of a team that its row names.
+_NAMED = 3
+
+
 def columns_of(view: TopView) -> Columns:
     """The columns of what a row is."""
-    return {View.CARDS: CARDS, View.PODS: PODS, View.SERVICES: SERVICES}[view.view]
+    return {View.CARDS: CARDS, View.PODS: PODS, View.SERVICES: SERVICES, View.TEAMS: TEAMS}[view.view]
 
 
-def cells_of(row: "CardRow | LeaseRow | ServiceRow") -> tuple[str, ...]:
+def cells_of(row: "CardRow | LeaseRow | ServiceRow | TeamRow") -> tuple[str, ...]:
     """The cells of a row."""
+    if isinstance(row, TeamRow):
+        return _team_cells(row)
     if isinstance(row, ServiceRow):
         return _service_cells(row)
     return _card_cells(row) if isinstance(row, CardRow) else _pod_cells(row)
@@ -130,6 +141,8 @@ def warnings(view: TopView, usage: "Usage", *, wide: bool = False) -> list[str]:
         rows = view.select_services(usage)
         notes = [f"! {usage.services_note}"] if usage.services_note and rows else []
         return [*notes, *_service_warnings(rows, _ALL if wide else _WARNINGS)]
+    if view.view is View.TEAMS:
+        return [f"! {usage.teams_note}"] if usage.teams_note else []
     found = [f"{row.key} on {row.node}/{row.card}: {row.lease.fault}" for row in usage.leases if row.lease.fault]
     found += [
         f"{row.key} on {row.node}/{row.card}: {each.sentence}" for row in usage.leases for each in row.lease.findings
@@ -221,6 +234,21 @@ def _service_cells(row: "ServiceRow") -> tuple[str, ...]:
         percent(row.kv_cache),
         number(row.first_token, 2),
         ", ".join([*map(_count, row.findings), *([f"unknown {row.unknown}"] if row.unknown else [])]) or "-",
+    )
+
+
+def _team_cells(row: TeamRow) -> tuple[str, ...]:
+    named = ", ".join(row.namespaces[:_NAMED])
+    more = len(row.namespaces) - _NAMED
+    return (
+        row.team,
+        f"{named} and {more} more" if more > 0 else named,
+        str(row.pods),
+        f"{row.held:.2f}",
+        percent(row.busy),
+        f"{row.unused:.2f}",
+        gpu_hours(row.wasted),
+        number(row.power),
     )
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tessera.kube.client.client import Client
     from tessera.observe.reading import Usage
     from tessera.observe.service_rows import ServiceRow
-    from tessera.observe.top_view import TopView
-    from tessera.observe.usage_rows import CardRow, LeaseRow
+    from tessera.observe.top_view import TopView, View
+    from tessera.observe.usage_rows import CardRow, LeaseRow, TeamRow
 
 #: Nodes from which on a change of slices is no reason to read all agents' pages at once: something always changes.
 _WATCHED = 200
@@ -38,7 +38,11 @@ _INTERVAL = 5.0
 
 @click.command()
 @click.option(
-    "--by", type=click.Choice(["pods", "cards", "services"]), default="pods", show_default=True, help="What a row is."
+    "--by",
+    type=click.Choice(["pods", "cards", "services", "teams"]),
+    default="pods",
+    show_default=True,
+    help="What a row is.",
 )
 @click.option(
     "--sort",
@@ -46,7 +50,7 @@ _INTERVAL = 5.0
     default="name",
     show_default=True,
     help="name, busy or memory; for pods also held and wasted, for cards power and temperature; for services name,"
-    " requests, waiting, busy, power, joules or findings.",
+    " requests, waiting, busy, power, joules or findings; for teams name, held, busy, wasted or power.",
 )
 @namespace_options()
 @selector_option
@@ -85,10 +89,13 @@ def command(
     pods fit now; when the next pod starts; what the cards do and draw; and findings: what is wrong with its pods, with
     the evidence below.
 
+    A row of teams adds up the pods of the namespaces with the same value of the label that tessera install --team-label
+    names; a namespace without it is a team of its own.
+
     On a terminal the table is live: the arrows move the cursor; Enter says why the pod or node is as it is, l shows the
-    pod's log, d describes it; c shows cards, p pods, v services, s changes the order, / filters, o gives the live
-    page's address, ? lists all keys, q quits. Elsewhere, and with TERM=dumb, the table is printed once. A value that
-    nothing measures is n/a. Agents take a sample every 10 seconds.
+    pod's log, d describes it; c shows cards, p pods, v services, t teams, s changes the order, / filters, o gives the
+    live page's address, ? lists all keys, q quits. Elsewhere, and with TERM=dumb, the table is printed once. A value
+    that nothing measures is n/a. Agents take a sample every 10 seconds.
 
     \b
     Examples:
@@ -97,6 +104,7 @@ def command(
       tessera top -n team-a --sort wasted --once
       tessera top --by services --sort findings
       tessera top --by services -n team-a -o json
+      tessera top --by teams --sort wasted
     """
     from tessera.cli.base.usage import notes_of
     from tessera.cli.top.columns import table, warnings
@@ -107,15 +115,19 @@ def command(
         raise click.BadParameter(f"{sort!r} is no order of {by}; orders: {', '.join(view.orders)}", param_hint="--sort")
     if nodes and view.view is View.SERVICES:
         raise click.UsageError("--node shows pods or cards of a node; a service is of the cluster: leave --node out")
+    if output.form == "name" and view.view is View.TEAMS:
+        raise click.UsageError("-o name prints names of objects, and a team is none; take -o json")
     wanted = _Wanted(namespace, nodes, own_namespace(namespace, kubeconfig, context), selector)
     if not once and not output.for_programs and has_screen() and sys.stdin.isatty():
         asyncio.run(_run_live(view, wanted, interval, kubeconfig, context, colours=shows_colours(colour)))
         return
-    usage = asyncio.run(_read_once(wanted, kubeconfig, context, services=view.view is View.SERVICES))
+    usage = asyncio.run(_read_once(wanted, view.view, kubeconfig, context))
     rows, wide = view.select(usage), output.form == "wide"
     document: dict[str, object] = {"simulated": usage.simulated, by: rows, "silent": usage.fleet.failures}
     if view.view is View.SERVICES:
         document["note"] = usage.services_note
+    if view.view is View.TEAMS:
+        document["note"] = usage.teams_note
     lines = [*table(view, usage, wide=wide or view.view is not View.SERVICES), *warnings(view, usage, wide=wide)]
     output.show(document, lines, map(_object, rows))
     if notes := list(notes_of(usage)):
@@ -137,13 +149,13 @@ class _Wanted(NamedTuple):
     home: str
     selector: str | None
 
-    async def read(self, client: "Client", *, services: bool = True) -> "Usage":
-        """Reads the cluster, with ``services`` these too; only leases and services of the chosen pods remain."""
+    async def read(self, client: "Client", *, services: bool = True, teams: bool = True) -> "Usage":
+        """Reads the cluster, with services and teams if wanted; leases and services of other pods are left out."""
         import msgspec
 
         from tessera.cli.base.usage import read_or_explain, with_labels
 
-        usage = await read_or_explain(client, self.nodes, namespace=self.home, services=services)
+        usage = await read_or_explain(client, self.nodes, namespace=self.home, services=services, teams=teams)
         usage = with_labels(usage, await selected_pods(client, self.selector, self.namespace, self.home))
         if self.namespace is None:
             return usage
@@ -152,16 +164,18 @@ class _Wanted(NamedTuple):
         return msgspec.structs.replace(usage, leases=kept, services=own)
 
 
-async def _read_once(wanted: _Wanted, kubeconfig: Path | None, context: str | None, *, services: bool) -> "Usage":
+async def _read_once(wanted: _Wanted, view: "View", kubeconfig: Path | None, context: str | None) -> "Usage":
     async with connect("tessera-top", kubeconfig, context) as client:
-        return await wanted.read(client, services=services)
+        return await wanted.read(client, services=view.value == "services", teams=view.value == "teams")
 
 
-def _object(row: "CardRow | LeaseRow | ServiceRow") -> str:
+def _object(row: "CardRow | LeaseRow | ServiceRow | TeamRow") -> str:
     """What ``-o name`` writes."""
     from tessera.observe.service_rows import ServiceRow
-    from tessera.observe.usage_rows import CardRow
+    from tessera.observe.usage_rows import CardRow, TeamRow
 
+    if isinstance(row, TeamRow):
+        return row.team
     if isinstance(row, ServiceRow):
         return f"{row.kind.lower()}/{row.name}"
     return f"node/{row.node}" if isinstance(row, CardRow) else f"pod/{row.lease.pod}"

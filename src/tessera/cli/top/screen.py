@@ -14,7 +14,7 @@ from tessera.cli.base.usage import percent
 from tessera.cli.top.columns import cells_of, columns_of, empty, summary, sums_of, warnings
 from tessera.observe.service_rows import ServiceRow
 from tessera.observe.top_view import Pane, TopView, View, visible
-from tessera.observe.usage_rows import CardRow
+from tessera.observe.usage_rows import CardRow, TeamRow
 from tessera.text import list_names, one_line
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ _KEYS = (
         "c cards",
         "p pods",
         "v services",
+        "t teams",
         "o page",
     ),
     "r reverse",
@@ -180,7 +181,7 @@ def _grid(view: TopView, rows: "Rows", width: int, look: Look) -> tuple[Sequence
     """The header and the cells of these rows, as wide as their columns."""
     names, numbers, dropped = columns_of(view)
     header, cells, order = names, [cells_of(row) for row in rows], tuple(dropped)
-    if view.view is not View.SERVICES:
+    if view.view in {View.CARDS, View.PODS}:
         size = _WIDE_BAR if width >= _WIDE else _BAR
         bars = [[bar(part, size, look) for part in _parts(row)] for row in rows]
         header = _with_bars(names, _BUSY_BAR, _MEMORY_BAR)
@@ -199,9 +200,9 @@ def _with_bars(cells: Sequence[str], busy: str, memory: str, *, header: Sequence
     return (*cells[:at], busy, cells[at], memory, *cells[at + 1 :])
 
 
-def _parts(row: "CardRow | LeaseRow | ServiceRow") -> tuple[float | None, float | None]:
+def _parts(row: "CardRow | LeaseRow | ServiceRow | TeamRow") -> tuple[float | None, float | None]:
     """How busy the row's device is, and how full its memory."""
-    if isinstance(row, ServiceRow):
+    if isinstance(row, ServiceRow | TeamRow):
         return row.busy, None
     if isinstance(row, CardRow):
         busy, memory, whole = row.busy, row.memory, row.memory_total
@@ -211,10 +212,10 @@ def _parts(row: "CardRow | LeaseRow | ServiceRow") -> tuple[float | None, float 
 
 
 def _row(
-    header: Sequence[str], cells: Sequence[str], row: "CardRow | LeaseRow | ServiceRow", *, at_cursor: bool
+    header: Sequence[str], cells: Sequence[str], row: "CardRow | LeaseRow | ServiceRow | TeamRow", *, at_cursor: bool
 ) -> Iterator[Span]:
     busy, memory = _parts(row)
-    fault = "" if isinstance(row, CardRow | ServiceRow) else row.lease.fault
+    fault = "" if isinstance(row, CardRow | ServiceRow | TeamRow) else row.lease.fault
     styles: Mapping[str, Callable[[str], str]] = {
         "BUSY": lambda _: level(busy),
         _BUSY_BAR: lambda _: level(busy),
