@@ -8,6 +8,7 @@ from tests.cli.base.test_tiles import GPU
 from tests.cli.base.test_tiles import node as sliced
 
 from tessera.api.instaslice import Instaslice
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.nodes.silence import SilentNode
@@ -16,6 +17,7 @@ from tessera.cli.base.tiles import draw
 from tessera.explain.card_map import NodeCards
 from tessera.explain.fleet_map import CardFilter, count_waiting, map_fleet, select, summarize
 from tessera.kube.resources import Node, Pod
+from tessera.kube.resources.meta import ObjectMeta
 
 A100 = "NVIDIA A100-SXM4-40GB"
 
@@ -196,3 +198,28 @@ def test_a_lost_card_stays_on_the_map_with_its_pods(*, read: bool) -> None:
         ("slice", {}, A100, "lost") if read else ("slice", {}, "", "")
     )
     assert [card.uuid for card in only(select(nodes, CardFilter(held_by="vllm"))).cards] == [GPU]
+
+
+def test_a_lost_card_of_a_node_that_reboots_is_drawn_as_its_agent_last_wrote_it() -> None:
+    record = without_its_card(sliced(("vllm", "3g.20gb", 4, 4)))
+    fault = CardFault(gpu=GPU, rule="XID 79", index=0, asks="reboot", lost=True)
+    cards = [ListedCard(0, GPU), ListedCard(1, "GPU-b"), ListedCard(2, "GPU-c")]
+    node = Node(
+        metadata=ObjectMeta(name=record.metadata.name, annotations={CARDS_ANNOTATION: encode_cards(cards, [fault])})
+    )
+    found = only(map_fleet([record], nodes=[node])).cards
+    assert [(card.index, card.uuid, card.model, card.health) for card in found] == [
+        (0, GPU, "NVIDIA A100-SXM4-40GB", "lost"),
+        (1, "GPU-b", "NVIDIA A100-SXM4-40GB", ""),
+        (2, "GPU-c", "NVIDIA A100-SXM4-40GB", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "profile"), [(4, 4, "3g.20gb"), (6, 1, "1g.5gb"), (0, 8, "7g.40gb"), (1, 3, "")]
+)
+def test_a_slice_whose_pod_is_gone_has_the_profile_of_its_place(start: int, size: int, profile: str) -> None:
+    record = sliced(("vllm", "3g.20gb", start, size))
+    gone = msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, pod_allocation_requests={}))
+    (card,) = only(map_fleet([gone])).cards
+    assert [(tile.profile, tile.pod, tile.state) for tile in card.tiles] == [(profile, "", "deleting")]

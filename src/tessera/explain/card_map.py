@@ -30,7 +30,8 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     Attributes:
         start: first memory slot.
         size: memory slots.
-        profile: NVIDIA's name of the slice; empty for a foreign slice of unknown profile.
+        profile: NVIDIA's name of the slice; empty for a foreign slice of unknown profile. Once the pod's request is
+            removed, that of slices of this place without engines of their own; two names if two kinds have it.
         pod: ``namespace/name``; empty for a foreign slice, and once the pod's request is removed.
         uid: the pod's UID.
         state: ``creating``, ``created``, ``ungated``, ``deleting``, ``deleted``, ``foreign``, or ``kept`` for a slice
@@ -266,12 +267,27 @@ def _tiles(instaslice: Instaslice) -> dict[str, list[Tile]]:
     for uid, result in instaslice.status.pod_allocation_results.items():
         if uid not in instaslice.spec.pod_allocation_requests:
             for each in recorded_slices(None, result):
-                found.setdefault(each.gpu_uuid, []).append(_tile(each, "", uid, "deleting"))
+                named = msgspec.structs.replace(each, profile=each.profile or _profile_at(instaslice, each))
+                found.setdefault(each.gpu_uuid, []).append(_tile(named, "", uid, "deleting"))
     for other in instaslice.status.node_resources.foreign:
         state = "kept" if other.pod_uid else "foreign"
         tile = Tile(start=other.start, size=other.size, profile=other.profile, state=state)
         found.setdefault(other.gpu_uuid, []).append(tile)
     return found
+
+
+def _profile_at(instaslice: Instaslice, at: Slice) -> str:
+    """The profiles that a card's table has at a place, which the record of a pod that is gone does not name."""
+    resources = instaslice.status.node_resources
+    listed = next((each for each in resources.node_gpus if each.gpu_uuid == at.gpu_uuid), None)
+    table = resources.mig_placement if listed is None else resources.placements_of(listed)
+    here = (at.start, at.size)
+    names = [
+        name
+        for name, each in sorted(table.items())
+        if "+" not in name and any((place.start, place.size) == here for place in each.placements)
+    ]
+    return " or ".join(names)
 
 
 def _tile(each: Slice, pod: str, uid: str, state: str) -> Tile:

@@ -6,11 +6,13 @@ cannot be read, the map shows what the node itself says: its offers, and the pod
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import SLICE_PROMISED_CONDITION
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.health import TAKEN, CardState
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.scheduler_sums import read_withheld_holds
@@ -106,7 +108,10 @@ def map_fleet(
     objects = {node.metadata.name: node for node in nodes}
     found = []
     for name in names:
-        cards = _without_room(_merge(sliced.get(name, ()), pages.get(name)), closed=name in roomless)
+        cards = _merge(sliced.get(name, ()), pages.get(name))
+        if name in objects and name not in pages:
+            cards = tuple(_last_reported(cards, objects[name]))
+        cards = _without_room(cards, closed=name in roomless)
         cards, blocked = _without_blocked(cards, objects.get(name))
         found.append(
             NodeCards(
@@ -188,6 +193,29 @@ def _merge(sliced: Sequence[MappedCard], page: NodeUsage | None) -> tuple[Mapped
         for card in page.cards
     ]
     return tuple(sorted([*found, *recorded.values()], key=lambda card: (card.index, card.uuid)))
+
+
+def _last_reported(cards: Iterable[MappedCard], node: Node) -> Iterator[MappedCard]:
+    """The cards on record with what the silent agent last wrote at its node: indexes, and cards that are lost.
+
+    The record does not list such a card. It is of the node's model if the node's offers know one.
+    """
+    written = decode_cards(node.metadata.annotations.get(CARDS_ANNOTATION, ""))
+    indexes = {each.gpu: each.index for each in written.gpus}
+    lost = {each.gpu for each in written.all_faults() if each.lost}
+    offers: Sequence[NodeOffer] = ()
+    with suppress(ValueError):  # other parts of the map tell of an annotation that cannot be read
+        text = node.metadata.annotations.get(OFFERS_ANNOTATION, "")
+        offers = decode_offers(text) if text else ()
+    models = {each.model for each in cards if each.model} | {each.product for each in offers if each.product}
+    (model,) = models if len(models) == 1 else ("",)
+    for card in cards:
+        yield msgspec.structs.replace(
+            card,
+            index=indexes.get(card.uuid, card.index),
+            model=card.model or model,
+            health=str(CardState.LOST) if card.uuid in lost else card.health,
+        )
 
 
 def _recorded(mapped: MappedCard, card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> MappedCard:

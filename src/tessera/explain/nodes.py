@@ -366,7 +366,9 @@ def _offer_lines(view: ClusterView, node: Node) -> Iterator[str]:
     for each in offers:
         by_claims = each.kind is OfferKind.DYNAMIC_SLICE and gives_by_claims(node.metadata.labels)
         name = f"{each.profile} by ResourceClaims" if by_claims else each.resource
-        yield f"offers {name}: {_offer_text(each)}"
+        given = "" if by_claims else node.status.allocatable.get(each.resource, "")
+        fewer = f"; kubelet gives {given} of them now" if _is_fewer(given, each) else ""
+        yield f"offers {name}: {_offer_text(each)}{fewer}"
     for resource in sorted({each.resource for each in offers if each.kind is not OfferKind.DYNAMIC_SLICE}):
         count = sum(each.count for each in offers if each.resource == resource)
         given = node.status.allocatable.get(resource, "0")
@@ -386,6 +388,12 @@ def _offers(node: Node) -> tuple[Sequence[NodeOffer], str]:
         return (decode_offers(text), "") if text else ((), "")
     except ValueError as error:
         return (), str(error)
+
+
+def _is_fewer(given: str, offer: NodeOffer) -> bool:
+    """True if kubelet gives fewer slices on demand than the cards could have, since some take none now."""
+    on_demand = offer.kind is OfferKind.DYNAMIC_SLICE
+    return on_demand and given.isascii() and given.isdecimal() and int(given[:9]) < offer.count
 
 
 def _offer_text(offer: NodeOffer) -> str:

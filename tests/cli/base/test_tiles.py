@@ -97,12 +97,22 @@ def test_a_card_that_only_records_name_has_its_place_and_every_line_a_name() -> 
     lines = list(draw(cards_of([msgspec.structs.replace(item, status=status, spec=spec)]), colour=False))
     assert lines[0].startswith("n1   1 x unknown model, 2 x NVIDIA A100-SXM4-40GB   5 of 24 memory slots used")
     assert [line.split()[:2] for line in lines[1:4]] == [["GPU", "0"], ["GPU", "1"], ["GPU", "2"]]
-    assert "[b ?    ]" in lines[1]
+    assert "[b 1g.5 ]" in lines[1]
     assert lines[4].split() == ["a", "3g.20gb", "GPU", "0", "start", "0", "size", "4", "created", "default/vllm"]
-    assert " ".join(lines[5].split()) == "b ? GPU 0 start 5 size 1 deleting its pod is gone"
+    assert " ".join(lines[5].split()) == "b 1g.5gb GPU 0 start 5 size 1 deleting its pod is gone"
     model = ModelSummary(model="", cards=1, kinds={"slice": 1}, held=0.5, possible={})
     summary = list(draw_summary([model], nodes=1, waiting=None))
     assert "1 x unknown model: 1 on demand" in summary[1]
+
+
+def test_a_wide_terminal_shows_whole_profiles_and_a_narrow_one_leaves_the_unit_out() -> None:
+    nodes = cards_of([node(("a", "1g.5gb", 0, 1), ("b", "3g.20gb", 4, 4))])
+    wide = list(draw(nodes, colour=False, width=100))
+    assert "[a 1g.5gb]" in wide[1]
+    assert "[b 3g.20gb " in wide[1]
+    narrow = list(draw(nodes, colour=False, width=80))
+    assert "[a 1g.5 ]" in narrow[1]
+    assert len(narrow[1]) <= 80
 
 
 def test_plain_text_has_no_escapes_and_colour_has() -> None:

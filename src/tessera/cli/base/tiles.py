@@ -112,10 +112,13 @@ def _draw_node(node: NodeCards, *, colour: bool, width: int) -> Iterator[str]:
         yield "  takes no new pods now: the node is cordoned, or not ready"
     for sentence in node.blocked:
         yield from _wrap(f"  {one_line(sentence, FACT_SHOWN)}", width)
-    letters = _letters(node)
+    letters, room = _letters(node), width - 8
+    whole = _columns_for_names(node, letters)
     for card in node.cards:
-        row = _row if card.slots else _bar
-        tiles = f" GPU {card.index:<2} {row(card, letters, width - 8, colour=colour)}"
+        cells = (
+            _row(card, letters, room, whole, colour=colour) if card.slots else _bar(card, letters, room, colour=colour)
+        )
+        tiles = f" GPU {card.index:<2} {cells}"
         health = f" {one_line(card.health)}" if card.health else ""
         if not health or len(COLOUR.sub("", tiles)) + len(health) <= width:
             yield tiles + health
@@ -178,8 +181,14 @@ def _letters(node: NodeCards) -> dict[str, str]:
     return {key: chr(ord("a") + n % 26) + (str(n // 26) if n >= 26 else "") for n, key in enumerate(keys)}
 
 
-def _row(card: MappedCard, letters: dict[str, str], room: int, *, colour: bool) -> str:
-    usual = SLOT_COLUMNS if card.slots <= 8 else NARROW_COLUMNS
+def _columns_for_names(node: NodeCards, letters: dict[str, str]) -> int:
+    """Columns of a memory slot with which every slice of the node shows its whole profile."""
+    labels = ((_label(tile, letters), max(1, tile.size)) for card in node.cards if card.slots for tile in card.tiles)
+    return max((-(-(len(label) + 2) // size) for label, size in labels), default=0)
+
+
+def _row(card: MappedCard, letters: dict[str, str], room: int, whole: int, *, colour: bool) -> str:
+    usual = max(whole, SLOT_COLUMNS if card.slots <= 8 else NARROW_COLUMNS)
     columns = max(LEAST_COLUMNS, min(usual, room // card.slots))
     starts = {tile.start: tile for tile in card.tiles}
     parts, slot = [], 0
@@ -194,13 +203,18 @@ def _row(card: MappedCard, letters: dict[str, str], room: int, *, colour: bool) 
     return "".join(parts)
 
 
-def _tile(tile: Tile, letters: dict[str, str], columns: int, *, colour: bool) -> str:
+def _label(tile: Tile, letters: dict[str, str]) -> str:
     profile = one_line(tile.profile)
     if tile.state == FREE:
-        label = f"{profile} free" if len(profile) + 5 <= max(1, tile.size) * columns - 2 else profile
-    else:
-        label = f"{letters[tile.uid]} {profile or UNKNOWN_PROFILE}" if tile.uid else f"- {profile or 'foreign'}"
-    text = _cell(label, max(1, tile.size) * columns)
+        return profile
+    return f"{letters[tile.uid]} {profile or UNKNOWN_PROFILE}" if tile.uid else f"- {profile or 'foreign'}"
+
+
+def _tile(tile: Tile, letters: dict[str, str], columns: int, *, colour: bool) -> str:
+    label, columns = _label(tile, letters), max(1, tile.size) * columns
+    if tile.state == FREE and len(label) + 5 <= columns - 2:
+        label = f"{label} free"
+    text = _cell(label, columns)
     if not colour or tile.state == FREE:
         return text
     paint = PALETTE[list(letters).index(tile.uid) % len(PALETTE)] if tile.uid else FOREIGN
@@ -208,6 +222,8 @@ def _tile(tile: Tile, letters: dict[str, str], columns: int, *, colour: bool) ->
 
 
 def _cell(label: str, columns: int) -> str:
+    if len(label) > columns - 2:
+        label = label.removesuffix("gb")  # rather than a part of the unit
     return f"[{label[: columns - 2]:{columns - 2}}]"
 
 
