@@ -26,8 +26,8 @@ from tessera.api.pods.gangs import GANG_LABEL, GANG_SIZE_ANNOTATION, POD_GROUP_L
 from tessera.api.pods.requirements import KEYS, MEMORY
 from tessera.api.pods.resource_advice import is_part
 from tessera.api.sharing.profile import PROFILE_LABEL
-from tessera.controller.objects.pod_info import DEFAULT_SCHEDULER
 from tessera.kube.resources import Namespace, Node, Pod, ResourceQuota
+from tessera.kube.resources.pods import DEFAULT_SCHEDULER
 from tessera.limits.messages import FACT_SHOWN
 from tessera.text import one_line
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.api.instaslice import OBJECT_CONDITION
-from tessera.api.mig_layouts.generated import DISABLED
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, gives_by_claims, is_on_demand
 from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
@@ -303,8 +302,11 @@ def _offered_resources(node: Node) -> list[str]:
 def _gives_cards_by_claims(node: Node) -> bool:
     """True if the agent has reported that it gives nothing by limits, and the labels leave whole cards to claims."""
     labels, reported = node.metadata.labels, OFFERS_ANNOTATION in node.metadata.annotations
-    whole = labels.get(MIG_CONFIG_LABEL, DISABLED) == DISABLED
-    return gives_by_claims(labels) and whole and reported and _offers(node) == ((), "")
+    if not gives_by_claims(labels) or not reported or _offers(node) != ((), ""):
+        return False
+    from tessera.api.mig_layouts.generated import DISABLED  # few nodes need all layouts
+
+    return labels.get(MIG_CONFIG_LABEL, DISABLED) == DISABLED
 
 
 def _static_allocatable(node: Node) -> dict[str, str]:

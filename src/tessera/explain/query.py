@@ -21,12 +21,8 @@ from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
-from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.asked_object import Query
 from tessera.explain.explanation import Explanation, ExplanationReport
-from tessera.explain.order_objects import read_order_lists, read_order_objects
-from tessera.explain.queue import count_group, explain_held_pod, is_queued
-from tessera.explain.rollouts import old_pods, owner_of
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
@@ -51,7 +47,6 @@ from tessera.kube.resources import (
     ReplicaSet,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.queue_reading import read_queues
 from tessera.limits.settings import NAMES_COMPARED
 
 if TYPE_CHECKING:
@@ -112,7 +107,10 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
         return await _node(client, clock, query.name)
     if query.kind == "claim":
         return await _claim(client, clock, query, namespace, read_queue)
+    from tessera.explain.queue import is_queued
+    from tessera.explain.rollouts import owner_of
     from tessera.explain.workloads import explain_workload
+    from tessera.kueue.queue_reading import read_queues
 
     try:
         workload = await _workload(client, query, namespace)
@@ -149,6 +147,8 @@ async def _pod(
             error.add_note(f"Its creation may have been refused: {line}")
         raise
     from tessera.explain.pods import explain_pod, may_hold_several
+    from tessera.explain.queue import is_queued
+    from tessera.kueue.queue_reading import read_queues
 
     snapshot = await _read_cluster(client, clock, namespace, pod)
     if is_queued(pod):
@@ -182,6 +182,7 @@ async def _read_agent(client: Client, clock: Clock, snapshot: Snapshot, node: st
 async def _claim(
     client: Client, clock: Clock, query: Query, namespace: str, read_queue: ReadQueue | None
 ) -> ExplanationReport:
+    from tessera.dra.claims import RESOURCE_CLAIMS
     from tessera.explain.claim_objects import read_all_claim_objects
     from tessera.explain.claims import explain_claim
 
@@ -215,6 +216,8 @@ async def _read_page(client: Client, read_queue: ReadQueue | None) -> QueuePage 
 
 async def _add_rollout(client: Client, snapshot: Snapshot, pod: Pod) -> Snapshot:
     """Adds the pod's ReplicaSet and Deployment, where an old pod of that may be in its way and the user may read it."""
+    from tessera.explain.rollouts import old_pods, owner_of
+
     owner, namespace = owner_of(pod), pod.metadata.namespace
     if owner is None or pod.spec.node_name or not old_pods(snapshot.pods, pod):
         return snapshot
@@ -229,6 +232,9 @@ async def _add_rollout(client: Client, snapshot: Snapshot, pod: Pod) -> Snapshot
 
 async def explain_queue(client: Client, clock: Clock, pod: Pod) -> Explanation | None:
     """Explains a pod that Kueue holds with the rights of one namespace; ``None`` if Kueue says nothing about it."""
+    from tessera.explain.queue import count_group, explain_held_pod
+    from tessera.kueue.queue_reading import read_queues
+
     namespace = pod.metadata.namespace
     (pods, _), (events, _) = await asyncio.gather(
         _list_allowed(client, PODS, namespace),
@@ -240,6 +246,8 @@ async def explain_queue(client: Client, clock: Clock, pod: Pod) -> Explanation |
 
 async def _add_hints(client: Client, query: Query, namespace: str, error: NotFound) -> None:
     """Adds notes to the error: a missing namespace, a node of that name, a similar name."""
+    from tessera.dra.claims import RESOURCE_CLAIMS
+
     try:
         await client.get(NAMESPACES, namespace)
     except NotFound:
@@ -320,6 +328,8 @@ async def _history(client: Client) -> "Sequence[ProvisioningRecord]":
 
 async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod | None = None) -> Snapshot:
     """The snapshot of all that the user may read; ``pod`` is the pod in question, if there is one."""
+    from tessera.explain.order_objects import read_order_lists, read_order_objects
+
     about = None if pod is None else f"involvedObject.uid={pod.metadata.uid}"
     # What a pod on its node still meets is on that node.
     node = pod.spec.node_name if pod is not None else ""

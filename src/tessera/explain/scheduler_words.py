@@ -6,10 +6,10 @@ it, and the word about its gates stays in the pod until one has looked again.
 
 from collections.abc import Iterator
 
-from tessera.controller.objects.pod_info import DEFAULT_SCHEDULER
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Pod
+from tessera.kube.resources.pods import DEFAULT_SCHEDULER
 from tessera.text import count_noun, one_line
 
 #: Reason with which a scheduler says that gates hold the pod, which the pod's own gates show better.

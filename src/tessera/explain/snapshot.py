@@ -20,19 +20,19 @@ from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import parse_rfc3339
-from tessera.controller.objects.pod_info import CLAIMS, PodInfo, read_pod
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import CoreEvent, Deployment, Lease, Node, Pod, ReplicaSet, ResourceQuota
 from tessera.kube.resources.meta import key_of
-from tessera.kueue.queue_reading import QueueReading
 from tessera.limits.processes import LEASE_DURATION
 from tessera.mig.names import is_device_profile
 from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
+    from tessera.controller.objects.pod_info import PodInfo
     from tessera.controller.slicing.slicer import Slicer
     from tessera.explain.claim_objects import ClaimObjects
+    from tessera.kueue.queue_reading import QueueReading
     from tessera.provisioning.milestones import ProvisioningRecord
 
 #: Most characters: an event's text in `tessera why`. Kubectl shows all of it; three events stay on one screen.
@@ -98,7 +98,7 @@ class Snapshot:
     history: "Sequence[ProvisioningRecord]" = ()
     forbidden: frozenset[str] = frozenset()
     order: OrderObjects = field(default_factory=OrderObjects)
-    queues: QueueReading | None = None
+    queues: "QueueReading | None" = None
     deployments: Sequence[Deployment] = ()
     replica_sets: Sequence[ReplicaSet] = ()
     hides_labels: bool = False
@@ -157,11 +157,13 @@ class ClusterView:
             claims=snapshot.claims if snapshot.plans_claims else None,
         )
 
-    def read_pod(self, pod: Pod) -> PodInfo:
+    def read_pod(self, pod: Pod) -> "PodInfo":
         """The pod as the controller sees it: with the slices that its ResourceClaims ask for, as far as they are known.
 
         Of a reader who may not read what decides on claims, they are those of the controller's page, or on record.
         """
+        from tessera.controller.objects.pod_info import CLAIMS, read_pod  # a node's explanation reads no pod so
+
         facts = replace(read_pod(pod), last_gates=self.snapshot.order.last_gates)
         if not facts.device_claims:
             return facts
@@ -179,7 +181,7 @@ class ClusterView:
         )
         return next((recorded_slices(*found) for found in entries if any(found)), ())
 
-    def for_kind(self, pod: PodInfo, about: str, make: Callable[[], T]) -> T:
+    def for_kind(self, pod: "PodInfo", about: str, make: Callable[[], T]) -> T:
         """What ``make`` returns, made once for all waiting pods of a kind: a workload may have a thousand of them.
 
         Args:

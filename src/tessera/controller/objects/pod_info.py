@@ -47,14 +47,13 @@ from tessera.controller.objects.pod_preferences import Preference, read_preferen
 from tessera.controller.objects.resource_amounts import Amounts, allocated_amounts, pod_amounts
 from tessera.kube.resources import ContainerStatus, OwnerReference, Pod
 from tessera.kube.resources.meta import OBJECT_NAME, version_number
+from tessera.kube.resources.pods import DEFAULT_SCHEDULER
 from tessera.limits.pods import POD_SLICES
 from tessera.placement.demand import CardSpread
 from tessera.text import one_line
 
 #: Phases after which no container of a pod runs again.
 FINISHED = frozenset({"Succeeded", "Failed"})
-#: ``spec.schedulerName`` of pods that name none.
-DEFAULT_SCHEDULER = "default-scheduler"
 #: ``spec.nodeName`` of a pod that no scheduler has bound.
 UNBOUND = NodeName("")
 #: Seconds of grace that the API server gives a pod whose ``terminationGracePeriodSeconds`` is absent.

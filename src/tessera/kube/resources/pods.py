@@ -9,6 +9,8 @@ import msgspec
 from tessera.kube.quantity import quantity_text
 from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire
 
+#: ``spec.schedulerName`` of pods that name none.
+DEFAULT_SCHEDULER = "default-scheduler"
 #: Kubelet's reasons for a container whose image cannot be pulled.
 NOT_PULLED = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
