@@ -73,7 +73,7 @@ ISSUER = Rule(
 )
 PROMETHEUS = Rule(
     r"https?://[^/?#@\s]+(/[^?#@\s]*)?",
-    "is no address of a Prometheus; write one without user and query, as in http://prometheus.monitoring:9090",
+    "is no address of a Prometheus; write one without user and query, as in http://prometheus.example.com:9090",
 )
 LABEL_VALUE = Rule(
     r"[a-zA-Z_][a-zA-Z0-9_]*=[A-Za-z0-9 ._:/@+-]+", "is no label with its value; write NAME=VALUE, as in cluster=prod"

@@ -198,7 +198,7 @@ async def test_the_token_is_read_for_each_query_and_goes_to_no_other_machine_by_
         with pytest.raises(PastError, match=problem):
             await past.read("15m", CLUSTER, "ana")
     (tmp_path / "token").write_text("good", encoding="ascii")
-    away = PastReader(Prometheus("http://prometheus.monitoring:9090", tmp_path), clock)
+    away = PastReader(Prometheus("http://prometheus.example.com:9090", tmp_path), clock)
     with pytest.raises(PastError, match="HTTPS alone"):
         await away.read("15m", CLUSTER, "ana")
     (tmp_path / "ca.crt").write_text("none", encoding="ascii")

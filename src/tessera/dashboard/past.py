@@ -145,7 +145,7 @@ def make_prometheus(url: str | None, folder: Path | None, labels: Iterable[str])
     if not ok or parts.query or parts.fragment or "@" in parts.netloc or not re.fullmatch(r"[!-~]{1,512}", url):
         raise ValueError(
             f'"{url}" is no address of a Prometheus; write one without user and query, as in'
-            " http://prometheus.monitoring:9090"
+            " http://prometheus.example.com:9090"
         )
     found = [_LABEL.fullmatch(each) for each in labels]
     wrong = [text for text, match in zip(labels, found, strict=True) if match is None]

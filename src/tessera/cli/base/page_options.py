@@ -69,7 +69,7 @@ def prometheus_options(prefix: str, *, text: str) -> Callable[[F], F]:
             f"{prefix}prometheus",
             "prometheus",
             metavar="URL",
-            help=f"{text}show curves of up to 7 days from this Prometheus, e.g. http://prometheus.monitoring:9090."
+            help=f"{text}show curves of up to 7 days from this Prometheus, e.g. http://prometheus.example.com:9090."
             "  [default: the last hours, as the page saw them]",
         )(function)
 
