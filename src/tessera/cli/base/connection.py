@@ -1,6 +1,6 @@
 """Connects a command to the cluster and reports its errors, as kubectl does."""
 
-# ruff: noqa: E402 - msgspec is imported before all that imports it
+
 import functools
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
