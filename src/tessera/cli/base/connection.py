@@ -1,6 +1,5 @@
 """Connects a command to the cluster and reports its errors, as kubectl does."""
 
-
 import functools
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
