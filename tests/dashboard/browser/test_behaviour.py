@@ -205,7 +205,7 @@ def test_teams_are_added_up_and_chosen_where_a_label_names_them(visit: Visits, l
     expect(sums.get_by_role("row")).to_have_count(2)
     visitor.press_on(sums.get_by_role("button", name="namespace", exact=True))
     expect(sums.get_by_role("row", name=re.compile("research is mine"))).to_be_visible()
-    sums.get_by_role("button", name="team", exact=True).click()
+    sums.locator(".switch").get_by_role("button", name="team").click()
     visitor.press_on(sums.get_by_role("button", name="vision"))
     expect(visitor.page.get_by_label("Filter")).to_have_value("team:vision")
     expect(visitor.region("Pods with cards")).to_contain_text("13 pods")
