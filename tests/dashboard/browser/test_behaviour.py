@@ -209,6 +209,7 @@ def test_teams_are_added_up_and_chosen_where_a_label_names_them(visit: Visits, l
     visitor.press_on(sums.get_by_role("button", name="vision"))
     expect(visitor.page.get_by_label("Filter")).to_have_value("team:vision")
     expect(visitor.region("Pods with cards")).to_contain_text("13 pods")
+    visitor.page.get_by_label("Filter").fill("")
     live.publish(scene())
     expect(visitor.region("Use by namespace")).to_contain_text("Use by namespace")
 
