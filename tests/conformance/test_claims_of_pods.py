@@ -274,6 +274,6 @@ async def test_a_taint_with_no_execute_evicts_the_pod_of_a_written_allocation(
         lambda answer: answer.status == 404 or bool(answer.body["metadata"].get("deletionTimestamp")),
     )
     assert found.status == 404 or any(
-        each["reason"] == "DeletionByDeviceTaintManager" for each in found.body["status"]["conditions"]
+        each.get("reason") == "DeletionByDeviceTaintManager" for each in found.body["status"]["conditions"]
     )
     await claims.delete("p")
