@@ -188,7 +188,7 @@ export interface Service {
   name: string;
   /** Pods that are ready. */
   ready: number;
-  /** Pods that the owner made, and that have not ended. */
+  /** Pods that the owner states; if that is not known, those that it made and that have not ended. */
   wanted: number;
   /** Requests per second that ended well, over a minute. */
   requests?: number;
@@ -432,6 +432,8 @@ export interface Spare {
   wanted: number;
   /** Why there can be none; empty if there can. */
   fault: string;
+  /** How the number came, if the queue leaves it to the controller. */
+  why: string;
 }
 
 /** The last hours of the fleet; `None` for a value that was not measured. */
