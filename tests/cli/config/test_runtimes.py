@@ -45,7 +45,10 @@ def test_an_image_that_names_cards_gets_none_and_a_slice_is_found(name: str) -> 
     assert parsed(NVIDIA) == {
         "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
         "accept-nvidia-visible-devices-as-volume-mounts": True,
-        "nvidia-container-runtime": {"mode": "auto"},
+        "nvidia-container-runtime": {
+            "mode": "auto",
+            "runtimes": ["runc", "crun", "/usr/libexec/crio/crun", "/usr/libexec/crio/runc"],
+        },
     }
 
 
@@ -67,6 +70,7 @@ def test_containerd_1_gets_no_file_of_its_own() -> None:
 def test_the_others() -> None:
     crio = parsed(RUNTIMES["crio"].files[0])["crio"]["runtime"]
     assert (crio["default_runtime"], crio["runtimes"]["nvidia"]["runtime_type"]) == ("nvidia", "oci")
+    assert crio["runtimes"]["nvidia"]["monitor_path"] == "/usr/libexec/crio/conmon"  # in no PATH
     docker = parsed(RUNTIMES["docker"].files[0])
     assert docker["features"] == {"cdi": True}
     assert docker["default-runtime"] in docker["runtimes"]

@@ -46,6 +46,7 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: A variable of an image counts in privileged containers only; others get devices by mounts, which only agents make.
+#: NVIDIA's runtime starts the first of the runtimes that it finds; those of CRI-O's packages are in no PATH.
 #: Mode ``cdi`` would look for a new slice in files from before (docs/decisions/container-environment.md).
 NVIDIA = SettingsFile(
     path=_OWN_CONFIG,
@@ -56,6 +57,7 @@ accept-nvidia-visible-devices-as-volume-mounts = true
 
 [nvidia-container-runtime]
 mode = "auto"
+runtimes = ["runc", "crun", "/usr/libexec/crio/crun", "/usr/libexec/crio/runc"]
 """,
 )
 
@@ -124,6 +126,9 @@ cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 [crio.runtime.runtimes.nvidia]
 runtime_path = "{_BINARY}"
 runtime_type = "oci"
+# Where CRI-O's packages put it. Write the default runtime's monitor_path of "crio status config", or nothing if it has
+# none: CRI-O does not start with a path that does not exist.
+monitor_path = "/usr/libexec/crio/conmon"
 """,
             ),
             NVIDIA,
