@@ -51,6 +51,7 @@ BENCHMARKS = {
     "placement": Benchmark("--cards 100 --decisions 100"),
     "pod_notices": Benchmark("--cards 1", bars=True),
     "ports": Benchmark("--ports page,reviews --clients 4 --seconds 0.2"),
+    "preferences": Benchmark("--cards 8 --arrivals 200 --seeds 1 --mixes small --processes 1"),
     "preferred": Benchmark(),
     "readiness": Benchmark("--runs 1"),
     "replay": Benchmark("--nodes 2 --pods 4 --rounds 1"),

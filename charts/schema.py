@@ -168,6 +168,7 @@ def _own() -> Schema:
                     "moves": {"enum": ["", "off", "recommend", "evict"]},
                     "movesPerHour": {"type": "integer", "minimum": 0, "maximum": 400},
                     "handover": {"enum": ["", "off", "inherit", "on"]},
+                    "preferences": {"enum": ["", "ties", "price", "first"]},
                     "nodeGroups": {
                         "type": ["array", "null"],
                         "maxItems": int(NODE_GROUPS),

@@ -95,7 +95,9 @@ class SlicerCluster:
         preempts: bool = False,
         moves: MoveSettings = NO_MOVES,
         updates: HandOverMode = HandOverMode.ON,
+        preference_price: float = 0.0,
     ) -> None:
+        self.preference_price = preference_price
         self.reserve_after, self.preempts, self.moves, self.updates = reserve_after, preempts, moves, updates
         self.date = 0.0
         self.pods: dict[str, PodInfo] = {}
@@ -125,7 +127,13 @@ class SlicerCluster:
         """A new slicer with the cluster's options."""
         satellite = HandOverSatellite(mode=self.updates, moves=self.moves.mode is MoveMode.EVICT)
         makers = [satellite.make]
-        return CheckedSlicer(self.reserve_after, preempts=self.preempts, moves=self.moves, proposers=makers)
+        return CheckedSlicer(
+            self.reserve_after,
+            preempts=self.preempts,
+            moves=self.moves,
+            preference_price=self.preference_price,
+            proposers=makers,
+        )
 
     @property
     def inheritance(self) -> Inheritance:

@@ -195,6 +195,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- with $own.controller.moves }}{{ $args = append $args (printf "--moves=%s" .) }}{{ end -}}
 {{- if gt (int $own.controller.movesPerHour) 0 }}{{ $args = append $args (printf "--moves-per-hour=%d" (int $own.controller.movesPerHour)) }}{{ end -}}
 {{- with $own.controller.handover }}{{ $args = append $args (printf "--handover=%s" .) }}{{ end -}}
+{{- with $own.controller.preferences }}{{ $args = append $args (printf "--preferences=%s" .) }}{{ end -}}
 {{- with $own.monitoring.metricsAccess }}{{ if ne . "reviewed" }}{{ $args = append $args (printf "--metrics-access=%s" .) }}{{ end }}{{ end -}}
 {{- $args = concat $args (include "tessera.claims.args" . | fromJsonArray) -}}
 {{- $builds := $own.builds -}}

@@ -154,6 +154,8 @@ def options_from(values: Mapping[str, Any]) -> Any:
     moves: dict[str, Any] = {} if site.moves is None else {"mode": MoveMode(site.moves)}
     if site.moves_per_hour is not None:
         moves["per_hour"] = site.moves_per_hour
+    if site.preferences is not None:
+        given["preferences"] = site.preferences
     return ControllerOptions(
         breaker=BreakerLimits(share=given.pop("health_breaker_share"), cards=given.pop("health_breaker_cards")),
         satellites=tuple(_satellites(site, given)),

@@ -7,6 +7,7 @@ allow it, to make room for waiting pods. Hand-over ends old pods of a service fo
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -56,6 +57,9 @@ class MoveSettings:
     per_hour: int = MOVES_PER_HOUR
 
 
+#: By mode, what a preference of weight 100 may cost the cards, as growth of a card's loss (``MixAware.costs``).
+#: The price is from bench/preferences.py, see docs/decisions/preferences.md.
+PREFERENCE_PRICES: Mapping[str, float] = {"ties": 0.0, "price": 0.1, "first": inf}
 #: No moves are looked for.
 NO_MOVES = MoveSettings(mode=MoveMode.OFF)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, resource_of
 from tessera.api.nodes.node_marks import AGENT_LABEL
+from tessera.controller.objects.pod_constraints import ANYWHERE
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
@@ -192,8 +193,10 @@ def explain_bound(
 
 def _preferences(slicer: Slicer, facts: PodInfo) -> Iterator[str]:
     """What the pod prefers of its node, and has there or not."""
-    for preference, met in slicer.planner.preferences_met(facts, facts.node).items():
-        yield f"it prefers {preference.text} (weight {preference.weight}): {'met' if met else _NOT_MET}"
+    for preference, (met, nodes, opened) in slicer.planner.preferences_met(facts, facts.node).items():
+        said = "by default" if preference.rule is ANYWHERE else f"weight {preference.weight}"
+        unmet = _NOT_MET if opened else "not met; such nodes do not take the pod" if nodes else "not met; no node is so"
+        yield f"it prefers {preference.text} ({said}): {'met' if met else unmet}"
     others, on_node, on_cards = slicer.planner.replicas_beside(facts) if facts.replica_of is not None else (0, 0, 0)
     if others:
         met_on = f"met by cards; by nodes {_NOT_MET}" if on_node and not on_cards else _NOT_MET if on_node else "met"

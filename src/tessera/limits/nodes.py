@@ -20,6 +20,12 @@ NODE_DEVICES = Limit(
     "whole cards, or shares, of a node that Tessera gives to pods of managed namespaces",
     "16 cards of 16 shares; further ones are left to pods that the scheduler places",
 )
+NODE_IMAGES = Limit(
+    256,
+    "images",
+    "of a node's status whose nodes pods with these images prefer",
+    "kubelet lists 50; further ones count as absent",
+)
 NAMES = Limit(
     253,
     "characters",

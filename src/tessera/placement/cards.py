@@ -311,6 +311,16 @@ class AlikeCards:
                     self._passed += 1
                     self._correct(card)
 
+    def cards_of_emptiest(self) -> Iterator[FleetCard]:
+        """One card of each node, about the emptiest node first; nothing may change the group meanwhile."""
+        seen: set[str] = set()
+        for free in reversed(range(self._frees.bit_length())):
+            for entry in reversed(self._queues.get(free, ())):
+                (card,) = entry
+                if card.entry is entry and card.node.name not in seen:
+                    seen.add(card.node.name)
+                    yield card
+
     def members(self) -> list[FleetCard]:
         """All cards of a ranked group, in no order."""
         self.tidy()

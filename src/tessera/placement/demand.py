@@ -39,7 +39,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
         spread: how they lie on the cards of the node.
         again: True if it was refused before and ``nodes`` changed since; the planner then need not explain a new
             refusal.
-        preferences: the most that :data:`PreferencesMet` says of it; 0 if it prefers no place.
+        preferences: the most that :meth:`Preferences.met` says of it; None if it prefers no place.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     nodes: frozenset[str] | None = None
     spread: CardSpread = ()
     again: bool = False
-    preferences: int = 0
+    preferences: tuple[int, int] | None = None
 
     @property
     def shape(self) -> tuple[CardSpread, tuple[str, ...]]:
@@ -61,11 +61,25 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 NodeAllows = Callable[[Demand, str], NodeRule | None]
 
 
-class PreferencesMet(Protocol):
-    """Tells how much of what a demand prefers a place has."""
+class Preferences(Protocol):
+    """What demands prefer of their places, and what that may cost.
 
-    def __call__(self, demand: Demand, node: str, gpu: str = "") -> int:
-        """Returns the more the more is met, as the node is now; without a card, the most for any card of the node."""
+    Attributes:
+        price: what a preference of weight 100 may cost the cards, in the unit of the policy's costs, and others by
+            their weights. With 0 preferences decide among places of equal cost only; with ``inf`` they go first.
+    """
+
+    price: float
+
+    def met(self, demand: Demand, node: str, gpu: str = "") -> tuple[int, int]:
+        """Returns the weight of what is met there, and more for fewer replicas of the same owner, as things are now.
+
+        The second decides among places of equal cost only. Without a card it is the most for any card of the node.
+        """
+        ...
+
+    def preferred_nodes(self, demand: Demand) -> Iterator[str]:
+        """Yields nodes that meet something and may take the demand, those that meet most first, as far as asked."""
         ...
 
 

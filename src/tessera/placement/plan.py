@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from tessera.mig.geometry import Placement
 from tessera.placement.batch import STEPS_A_DEMAND, Batch, Plan, unknown_profile
-from tessera.placement.demand import Demand, NodeAllows, NodeRanking, PreferencesMet, Reservations
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Preferences, Reservations
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard
 from tessera.placement.policies import MixAware, Policy
@@ -44,7 +44,7 @@ def plan(
     policy: Policy | None = None,
     kept: Sequence[str] = (),
     rank_nodes: NodeRanking | None = None,
-    met: PreferencesMet | None = None,
+    wanted: Preferences | None = None,
 ) -> Plan:
     """Plans a batch.
 
@@ -58,7 +58,7 @@ def plan(
         work: the budget of the batch; unlimited by default.
         policy: chooses card, node and start; by default the one that Tessera uses.
         rank_nodes: ranks nodes for whole cards and shares; by default the policy does.
-        met: tells how much of what a demand prefers a node has; it decides among places of equal cost.
+        wanted: what demands prefer of their places.
         kept: nodes with slots that :func:`tessera.placement.reserved_slots.hold_slots` keeps, for reasons.
 
     Raises:
@@ -74,7 +74,7 @@ def plan(
     if lone and not rated and demands[0].nodes is None:
         demand = demands[0]
         first = rule.first_place(fleet, demand.profiles[0])
-        if first is not None and not demand.preferences:
+        if first is not None and demand.preferences is None:
             card, placed = first
             refusal = node_allows(demand, card.node.name) if node_allows is not None else None
             if refusal is None:
@@ -86,7 +86,7 @@ def plan(
         full = first is None
     allows = node_allows or _allow_every_node
     steps = work or StepBudget(sys.maxsize)
-    search = CardSearch(fleet, allows, rule, rank_nodes, met)
+    search = CardSearch(fleet, allows, rule, rank_nodes, wanted)
     if rated and not lone:
         devices = search.find_ranked(demands[0], steps)
         if devices is not None:

@@ -1,7 +1,8 @@
 """Finds the best cards for one demand in the fleet's present state. Changes nothing on the fleet.
 
-- One slice goes to the card that the policy ranks first; of cards with its cost, to one on a node that the demand
-  prefers.
+- One slice goes to the card that the policy ranks first; of cards with its cost, or as little more as the demand's
+  preferences may cost, to one on a node that the demand prefers. A few are compared: the first ones, those of the nodes
+  that the demand prefers most, and those like the best on the emptiest nodes, where others of its owner rarely are.
 - Several slices go to the node where they cost least by the policy, among the first that have room.
 - Whole cards and shares go to the first node in the order of the caller that admits the demand, or to one that is as
   good and that the demand prefers. If none does, all other nodes are asked as for slices, for the reason.
@@ -9,21 +10,29 @@
   :meth:`CardSearch.forget`.
 """
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from math import inf
+from typing import Generic, TypeVar
+
+from msgspec import structs
 
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile
-from tessera.placement.demand import Demand, NodeAllows, NodeRanking, PreferencesMet
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Preferences
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
 from tessera.placement.policies import Policy
 from tessera.placement.step_budget import Parts, StepBudget, complete
 from tessera.reasons.node_rules import NodeRule
 
+T = TypeVar("T")
+
 #: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
 _NODES_COMPARED = 16
-#: Cards of equal cost among which a demand with preferences chooses.
-_CARDS_COMPARED = 512
+#: Cards, or nodes for whole cards, of each kind that are compared for a demand with preferences.
+_COMPARED = 64
+#: Nodes that a demand prefers whose cards are ranked at once: the first that serves is usually among the first.
+_ASKED_AT_ONCE = 8
 
 
 def is_rated(demand: Demand) -> bool:
@@ -45,7 +54,7 @@ class CardSearch:
         node_allows: returns a node's refusal of a demand; None if the node takes it.
         policy: ranks cards and nodes.
         rank_nodes: ranks nodes for whole cards and shares; by default the policy does.
-        met: tells how much of what a demand prefers a node has.
+        wanted: what demands prefer of their places.
     """
 
     def __init__(
@@ -54,9 +63,9 @@ class CardSearch:
         node_allows: NodeAllows,
         policy: Policy,
         rank_nodes: NodeRanking | None = None,
-        met: PreferencesMet | None = None,
+        wanted: Preferences | None = None,
     ) -> None:
-        self._met = met
+        self._wanted = wanted
         self._rank_nodes = rank_nodes
         self._policy = policy
         self._fleet = fleet
@@ -109,8 +118,8 @@ class CardSearch:
     def _find_card(self, demand: Demand, work: StepBudget, policy: Policy | None) -> tuple[FleetCard, ...] | None:
         """The card that the policy ranks first for one slice."""
         rule = policy or self._policy
-        if demand.preferences and self._met is not None:
-            return self._find_preferred(demand, work, rule, self._met)
+        if demand.preferences is not None and self._wanted is not None:
+            return self._find_preferred(demand, work, rule, self._wanted)
         if demand.nodes is None:
             first = rule.first_place(self._fleet, demand.profiles[0])
             if first is None:
@@ -123,24 +132,35 @@ class CardSearch:
         return None
 
     def _find_preferred(
-        self, demand: Demand, work: StepBudget, rule: Policy, met: PreferencesMet
+        self, demand: Demand, work: StepBudget, rule: Policy, wanted: Preferences
     ) -> tuple[FleetCard, ...] | None:
-        """Of the cards that cost as little as the first one that takes the slice, one that the demand prefers."""
-        best: tuple[int, float, FleetCard] | None = None
-        for number, card in enumerate(rule.rank_cards(self._fleet, demand.profiles[0], demand.nodes, work)):
-            work.spend()
-            name = card.table.name_of(demand.profiles[0])
-            cost = rule.cost(card.table, card.occupancy, card.pending, name) if name is not None else None
-            if cost is None:
-                continue
-            if best is not None and (cost > best[1] or number >= _CARDS_COMPARED):
-                break
-            weight = met(demand, card.node.name)
-            if (best is None or weight > best[0]) and self._admits(demand, card.node.name, work):
-                best = (weight, cost, card)
-                if weight >= demand.preferences:
-                    break
-        return None if best is None else (_preferred_card(demand, best[2], met),)
+        """Of the cards that cost little more than the first one that takes the slice, one that the demand prefers."""
+        profile, choice = demand.profiles[0], _Choice[FleetCard](demand, wanted)
+
+        def compare(cards: Iterator[FleetCard], most: int) -> None:
+            for number, card in enumerate(cards):
+                if choice.is_ideal or (choice.best is not None and number >= most):
+                    return
+                work.spend()
+                name = card.table.name_of(profile)
+                cost = rule.cost(card.table, card.occupancy, card.pending, name) if name is not None else None
+                if cost is None:
+                    continue
+                if choice.is_too_much(cost):
+                    return
+                node = card.node.name
+                if choice.is_better(cost, node) and self._admits(demand, node, work):
+                    choice.take(cost, node, card)
+
+        compare(rule.rank_cards(self._fleet, profile, demand.nodes, work), _COMPARED)
+        if choice.best is None:
+            return None
+        nodes = islice(wanted.preferred_nodes(demand), _COMPARED)
+        while not choice.is_ideal and (names := frozenset(islice(nodes, _ASKED_AT_ONCE))):
+            compare(rule.rank_cards(self._fleet, profile, names, work), _COMPARED)
+        if demand.nodes is None:
+            compare(choice.best.alike.cards_of_emptiest(), _COMPARED)
+        return (_preferred_card(demand, choice.best, wanted),)
 
     def find_other(
         self, demand: Demand, refusals: Mapping[str, NodeRule], work: StepBudget
@@ -160,29 +180,40 @@ class CardSearch:
 
         Of nodes that are as good as that one, the demand gets one that it prefers.
         """
-        best: tuple[int, object, tuple[FleetCard, ...]] | None = None
-        for number, (name, rating) in enumerate(self._rank_nodes(demand, work) if self._rank_nodes is not None else ()):
-            if best is not None and (rating != best[1] or number >= _CARDS_COMPARED):
-                break
-            weight = self._met(demand, name) if demand.preferences and self._met is not None else 0
-            if best is not None and weight <= best[0]:
-                continue
-            cards = _free_devices(self._fleet.node(name), demand.profiles)
-            if cards is not None and self._admits(demand, name, work):
-                best = (weight, rating, cards)
-                if weight >= demand.preferences:
+        wanted = self._wanted if demand.preferences is not None else None
+        best: tuple[tuple[int, int], object, tuple[FleetCard, ...]] | None = None
+        near = demand
+        while self._rank_nodes is not None:
+            for number, (name, rating) in enumerate(self._rank_nodes(near, work)):
+                equal = best is None or rating == best[1]
+                if best is not None and (wanted is None or number >= _COMPARED or not (equal or wanted.price == inf)):
                     break
+                met = wanted.met(demand, name) if wanted is not None else (0, 0)
+                if best is not None and not (met > best[0] if equal else met[0] > best[0][0]):
+                    continue
+                cards = _free_devices(self._fleet.node(name), demand.profiles)
+                if cards is not None and self._admits(demand, name, work):
+                    best = (met, rating, cards)
+                    if met == demand.preferences:
+                        return cards
+            if wanted is None or best is None or near is not demand:
+                break
+            names = frozenset(islice(wanted.preferred_nodes(demand), _COMPARED))
+            near = structs.replace(demand, nodes=names)
         return best and best[2]
 
     def _find_node(self, demand: Demand, work: StepBudget) -> Parts[tuple[FleetCard, ...] | None]:
         """Cards of the node where several slices cost least, among the first that have room."""
-        best: tuple[tuple[float, int], tuple[FleetCard, ...]] | None = None
+        wanted = self._wanted if demand.preferences is not None else None
+        choice = _Choice[tuple[FleetCard, ...]](demand, wanted)
         compared = 0
         costs = self._costs.setdefault(demand.shape, {})
         compared_values = [rule.attribute for rule in demand.spread if rule.attribute]
         need = self.slots_needed(demand)
-        for node in self._policy.rank_nodes(self._fleet):
-            if best is not None and compared >= _NODES_COMPARED:
+        preferred = islice(wanted.preferred_nodes(demand), _NODES_COMPARED) if wanted is not None else ()
+        near = [self._fleet.node(name) for name in preferred if name in self._fleet]
+        for node in chain(near, self._policy.rank_nodes(self._fleet)):
+            if choice.best is not None and compared >= _NODES_COMPARED + len(near):
                 break
             work.spend()
             if node.free < need or (demand.nodes is not None and node.name not in demand.nodes):
@@ -199,14 +230,12 @@ class CardSearch:
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
-            if cost is None:
-                continue
-            rank = (cost, -self._met(demand, node.name) if demand.preferences and self._met is not None else 0)
-            if (best is not None and rank >= best[0]) or not self._admits(demand, node.name, work):
+            if cost is None or not choice.is_better(cost, node.name) or not self._admits(demand, node.name, work):
                 continue
             found = yield from self._fit(node, demand, work)
-            best = found and (rank, found[1])
-        return best and best[1]
+            if found is not None:
+                choice.take(cost, node.name, found[1])
+        return choice.best
 
     def _fit(
         self, node: FleetNode, demand: Demand, work: StepBudget
@@ -226,10 +255,59 @@ class CardSearch:
         return refusal is None
 
 
-def _preferred_card(demand: Demand, card: FleetCard, met: PreferencesMet) -> FleetCard:
+class _Choice(Generic[T]):
+    """The best of the places that were compared for a demand.
+
+    Args:
+        demand: the demand.
+        wanted: what demands prefer; None if this one prefers nothing.
+
+    Attributes:
+        best: the place; None before the first was taken.
+        is_ideal: no other place can be better.
+    """
+
+    def __init__(self, demand: Demand, wanted: Preferences | None) -> None:
+        self._demand, self._wanted = demand, wanted
+        self._most = demand.preferences if wanted is not None and demand.preferences is not None else (0, 0)
+        self.best: T | None = None
+        self.is_ideal = False
+        #: Order of the best place.
+        self._order: tuple[float, float, int] = (inf, 0.0, 0)
+        #: Cost of the first place that was taken, and the most that another one may cost.
+        self._first = self._limit = inf
+
+    def is_too_much(self, cost: float) -> bool:
+        """True if no place of this cost is taken, whatever it has."""
+        return cost > self._limit
+
+    def is_better(self, cost: float, node: str) -> bool:
+        """True if a place on a node is better than the best."""
+        return self.best is None or (cost <= self._limit and self._rank(cost, self._met(node)) < self._order)
+
+    def take(self, cost: float, node: str, place: T) -> None:
+        """Makes a place the best one."""
+        met = self._met(node)
+        if self.best is None and self._wanted is not None:
+            more = self._wanted.price * self._most[0] / 100 if self._most[0] else 0.0
+            self._first, self._limit = cost, cost + more
+        self.best, self._order = place, self._rank(cost, met)
+        self.is_ideal = met == self._most and cost <= self._first
+
+    def _met(self, node: str) -> tuple[int, int]:
+        return (0, 0) if self._wanted is None else self._wanted.met(self._demand, node)
+
+    def _rank(self, cost: float, met: tuple[int, int]) -> tuple[float, float, int]:
+        price = 0.0 if self._wanted is None else self._wanted.price
+        if price == inf:
+            return (-met[0], cost, -met[1])
+        return (round(cost - price * met[0] / 100, 9), -met[0], -met[1])
+
+
+def _preferred_card(demand: Demand, card: FleetCard, wanted: Preferences) -> FleetCard:
     """Of the cards of a node that are like this one, returns the one that the demand prefers."""
     alike = (one for one in card.node.cards.values() if one.alike is card.alike and one is not card)
-    return max((card, *alike), key=lambda one: met(demand, one.node.name, one.gpu))
+    return max((card, *alike), key=lambda one: wanted.met(demand, one.node.name, one.gpu))
 
 
 def _free_devices(node: FleetNode, profiles: tuple[str, ...]) -> tuple[FleetCard, ...] | None:

@@ -36,6 +36,7 @@ SITE = Site(
     moves="evict",
     moves_per_hour=7,
     handover="inherit",
+    preferences="price",
 )
 
 

@@ -1,6 +1,8 @@
 """Preferences: among places that cost the packing nothing more, a pod gets one on a node that it prefers."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import msgspec
@@ -9,8 +11,11 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName
 from tessera.clock import rfc3339
+from tessera.controller.base import PREFERENCE_PRICES
+from tessera.controller.objects.pod_constraints import read_images
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_preferences import PREFERENCES, read_preferences
+from tessera.controller.slicing.state.events import NodeObserved
 from tessera.kube.resources import Pod
 
 HOST = "kubernetes.io/hostname"
@@ -270,3 +275,172 @@ def test_a_replica_with_a_whole_card_goes_to_an_equal_node_apart_from_others(mac
     second = machines.whole("web-b", **web)
     machines.settle()
     assert machines.pods[second.uid].hostname == "n0"
+
+
+# What preferences may cost
+
+
+def two_halves(price: float) -> tuple[SlicerCluster, str, str]:
+    """Two nodes with a card each, on one of which a half is taken; returns that node and the other one."""
+    made = SlicerCluster(preference_price=price)
+    made.pass_time(0)
+    for number in range(2):
+        made.node(f"n{number}")
+    (home,) = nodes(made, made.pod("first", "4g.20gb", created=rfc3339(made.date)))
+    return made, home, next(name for name in ("n0", "n1") if name != home)
+
+
+@pytest.mark.parametrize(("price", "moves"), [(0.0, False), (100.0, True), (inf, True)])
+def test_a_preference_may_cost_the_cards_what_the_setting_says(price: float, moves: bool) -> None:
+    made, home, other = two_halves(price)
+    found = nodes(made, create(made, "pod", "3g.20gb", affinity=on_nodes(HOST, other)))
+    assert found == [other if moves else home]
+
+
+def test_a_weak_preference_may_cost_less_than_a_strong_one() -> None:
+    places = []
+    for weight in (1, 100):
+        made, _, other = two_halves(2.0)
+        places.append(nodes(made, create(made, "pod", "3g.20gb", affinity=on_nodes(HOST, other, weight=weight)))[0])
+    assert places[0] != places[1] == other
+
+
+@pytest.mark.parametrize("mode", PREFERENCE_PRICES)
+def test_replicas_that_say_nothing_cost_the_cards_nothing(mode: str) -> None:
+    made, home, _ = two_halves(PREFERENCE_PRICES[mode])
+    made.put(replace(made.pods["uid-first"], owner=WEB["owner"], maker=WEB["maker"]))
+    assert nodes(made, replica(made, "web-1", "3g.20gb")) == [home]
+
+
+def test_first_opens_a_node_with_whole_cards(machines: SlicerCluster) -> None:
+    machines.slicer.state.preference_price = inf
+    machines.whole("other", gated=False, node=NodeName("n3"))
+    pod = machines.whole("web", preferences=read_preferences(pod_with(affinity=beside("data"))))
+    machines.settle()
+    assert machines.pods[pod.uid].hostname == "n2"
+
+
+@pytest.fixture
+def many() -> SlicerCluster:
+    """Nodes of which most are compared with no pod."""
+    made = SlicerCluster()
+    made.pass_time(0)
+    for number in range(200):
+        made.node(f"n{number:03}", count=1)
+    return made
+
+
+def test_the_one_node_that_a_pod_prefers_is_found_among_many(many: SlicerCluster) -> None:
+    assert nodes(many, create(many, "pod", "7g.40gb", affinity=on_nodes(HOST, "n100"))) == ["n100"]
+
+
+def test_many_replicas_go_to_nodes_of_their_own(many: SlicerCluster) -> None:
+    pods = [replica(many, f"web-{number}", "3g.20gb") for number in range(2)]
+    pods += [replica(many, f"web-{number}", "7g.40gb") for number in range(2, 150)]
+    assert len(set(nodes(many, *pods))) >= 149
+
+
+# Images and data on nodes, of which the manifest says nothing
+
+MIB = 1 << 20
+
+
+def change_node(cluster: SlicerCluster, name: str, **facts: Any) -> None:
+    node = cluster.nodes[NodeName(name)] = replace(cluster.nodes[NodeName(name)], **facts)
+    cluster.slicer.handle(NodeObserved(node))
+
+
+def with_images(cluster: SlicerCluster, node: str, images: Mapping[str, int]) -> None:
+    change_node(cluster, node, images=images)
+
+
+@pytest.mark.parametrize("profiles", [("7g.40gb",), ("3g.20gb", "3g.20gb")])
+def test_a_pod_goes_where_its_image_is(cluster: SlicerCluster, profiles: tuple[str, ...]) -> None:
+    with_images(cluster, "n6", {"docker.io/vllm/vllm:1": 9000 * MIB})
+    pod = cluster.pod("pod", *profiles, images=("docker.io/vllm/vllm:1",), created=rfc3339(cluster.date))
+    assert nodes(cluster, pod) == ["n6"]
+
+
+def test_an_image_that_has_gone_or_is_small_decides_nothing(cluster: SlicerCluster) -> None:
+    first = cluster.pod("plain", "7g.40gb", created=rfc3339(cluster.date))
+    plain = nodes(cluster, first)
+    cluster.remove(first)
+    cluster.settle()
+    with_images(cluster, "n6", {"big:1": 9000 * MIB, "small:1": 20 * MIB})
+    with_images(cluster, "n6", {"small:1": 20 * MIB})
+    pod = cluster.pod("pod", "7g.40gb", images=("big:1", "small:1"), created=rfc3339(cluster.date))
+    assert nodes(cluster, pod) == plain
+
+
+def test_what_the_manifest_prefers_and_other_replicas_go_before_images(cluster: SlicerCluster) -> None:
+    with_images(cluster, "n6", {"big:1": 9000 * MIB})
+    first = replica(cluster, "web-0", "3g.20gb", images=("big:1",))
+    assert nodes(cluster, first) == ["n6"]
+    cluster.pod("full", "4g.20gb", created=rfc3339(cluster.date))
+    cluster.settle()
+    second = replica(cluster, "web-1", "7g.40gb", images=("big:1",))
+    assert nodes(cluster, second) != ["n6"]
+    wants = replica(
+        cluster,
+        "web-2",
+        "7g.40gb",
+        images=("big:1",),
+        preferences=read_preferences(pod_with(affinity=on_nodes(HOST, "n2"))),
+    )
+    assert nodes(cluster, wants) == ["n2"]
+
+
+def test_images_are_read_by_the_names_that_nodes_give_them() -> None:
+    spec = pod_with(
+        containers=[{"image": "nginx"}, {"image": "vllm/vllm:1"}, {"image": "localhost/x:2"}],
+        initContainers=[{"image": "quay.io:443/a@sha256:00"}],
+        volumes=[{"name": "m", "image": {"reference": "r.local/model:3"}}],
+    ).spec
+    assert set(read_images(spec)) == {
+        "docker.io/library/nginx:latest",
+        "docker.io/vllm/vllm:1",
+        "localhost/x:2",
+        "quay.io:443/a@sha256:00",
+        "r.local/model:3",
+    }
+
+
+def test_a_pod_with_a_dataset_of_fluid_goes_where_its_cache_is(cluster: SlicerCluster) -> None:
+    labels = cluster.nodes["n6"].labels
+    change_node(cluster, "n6", labels={**labels, "fluid.io/s-default-llama": "true"})
+    pod = cluster.pod("pod", "7g.40gb", claims=("default/llama",), created=rfc3339(cluster.date))
+    assert nodes(cluster, pod) == ["n6"]
+    assert [each.text for each in cluster.slicer.planner.preferences_met(pod, NodeName("n6"))] == [
+        "nodes with the cache of dataset default/llama (Fluid)"
+    ]
+
+
+# Odd manifests
+
+
+def test_a_manifest_with_hundreds_of_preferences_is_placed_at_once(many: SlicerCluster) -> None:
+    terms = [
+        {"weight": 100, "preference": {"matchExpressions": [{"key": f"k{number % 3}", "operator": "Exists"}]}}
+        for number in range(100)
+    ]
+    rule = {"preferredDuringSchedulingIgnoredDuringExecution": terms}
+    wanted = {"nodeAffinity": rule, **beside("nobody"), **apart("nobody")}
+    steps = many.slicer.steps
+    pods = [create(many, f"pod-{number}", "7g.40gb", affinity=wanted) for number in range(20)]
+    assert len(set(nodes(many, *pods))) == 20
+    assert many.slicer.steps - steps < 20_000
+
+
+@pytest.mark.parametrize("operator", ["Near", "", "Gt", "Lt"])
+def test_an_operator_that_tests_nothing_keeps_no_pod_waiting(cluster: SlicerCluster, operator: str) -> None:
+    tests = [{"key": "a", "operator": operator, "values": ["x", "y"]}]
+    rule = {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": {"matchExpressions": tests}}]
+    }
+    pod = cluster.pod(
+        "pod",
+        "7g.40gb",
+        preferences=read_preferences(pod_with(affinity={"nodeAffinity": rule})),
+        created=rfc3339(cluster.date),
+    )
+    assert nodes(cluster, pod)

@@ -40,6 +40,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         moves: what is done to make room by moves: ``off``, ``recommend`` or ``evict``.
         moves_per_hour: most moves in an hour.
         handover: what is done for pods that replace others: ``off``, ``inherit`` or ``on``.
+        preferences: what pods' preferences may cost the cards: ``ties``, ``price`` or ``first``.
         reservations: ``off``, ``always``, or the time that a pod waits for room before slots are reserved for it.
         team_label: key of the namespaces' label that names their teams.
     """
@@ -55,6 +56,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     moves_per_hour: int | None = None
     handover: str | None = None
     team_label: str | None = None
+    preferences: str | None = None
 
 
 def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -245,6 +247,15 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
             " each namespace is a team]",
         },
     ),
+    (
+        "--preferences",
+        "preferences",
+        {
+            "type": click.Choice(("ties", "price", "first")),
+            "help": "What pods prefer of their node decides among places that cost the cards nothing more, or a little"
+            " more, or comes first.  [default: ties]",
+        },
+    ),
 )
 
 
@@ -280,6 +291,8 @@ def site_arguments(site: Site) -> Iterator[str]:
         yield f"--handover={site.handover}"
     if site.team_label is not None:
         yield f"--team-label={site.team_label}"
+    if site.preferences is not None:
+        yield f"--preferences={site.preferences}"
 
 
 def _seconds(duration: float) -> str:

@@ -203,6 +203,7 @@ class ClusterState:
         before = self.nodes.get(node.name)
         if before == node:
             self.nodes[node.name] = node  # what is not compared wakes no pod
+            self.index.put_images(node)
             return
         if before is not None and self._hosts.get(before.hostname) == node.name:
             del self._hosts[before.hostname]

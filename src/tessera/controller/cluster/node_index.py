@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from tessera.api.names import NodeName
+from tessera.controller.cluster.node_images import NodeImages
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_constraints import (
     BLOCKING_EFFECTS,
@@ -38,10 +39,12 @@ class NodeIndex:
 
     Attributes:
         cost: tests and values compared since this index was made; remembered answers cost nothing.
+        images: which nodes have which images.
     """
 
     def __init__(self) -> None:
         self.cost = 0
+        self.images = NodeImages()
         #: All nodes.
         self._nodes: dict[NodeName, NodeInfo] = {}
         #: Each node's bit, as a set of that node alone; ``_names`` is the inverse. The keys are those of ``_nodes``.
@@ -81,6 +84,7 @@ class NodeIndex:
         else:
             self._note_label_changes(self._labels.change(before.labels, node.labels, self._bits[node.name]))
         self._nodes[node.name] = node
+        self.put_images(node)
         self._change_taints(self._bits[node.name], set(_taints(before)), set(_taints(node)))
         self._offering &= ~self._bits[node.name]
         if not any(node.closed_reasons()):
@@ -93,6 +97,7 @@ class NodeIndex:
         if node is None:
             return
         bit = self._bits.pop(name)
+        self.images.put(name, bit, {})
         del self._names[bit]
         self._labels.remove(node.labels, bit)
         self._change_taints(bit, set(_taints(node)), set())
@@ -101,6 +106,10 @@ class NodeIndex:
             self._drop_device(resource, bit)
         self._unused.append(bit.bit_length() - 1)
         self._others_changed = self._next()
+
+    def put_images(self, node: NodeInfo) -> None:
+        """Takes in the images of a node."""
+        self.images.put(node.name, self._bits[node.name], node.images)
 
     def _put_devices(self, node: NodeInfo) -> None:
         bit = self._bits[node.name]

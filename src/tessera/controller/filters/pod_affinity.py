@@ -28,7 +28,8 @@ from tessera.controller.objects.pod_constraints import (
     TopologySpread,
 )
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_preferences import Preference
+from tessera.controller.objects.pod_preferences import Preference, dataset_preferences
+from tessera.kube.resources import NodeSelectorRequirement
 from tessera.kube.resources.selectors import union
 from tessera.limits.planning import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget
@@ -116,6 +117,20 @@ class _KindMasks:
     opposed: bool = False
 
 
+def _node_tests(preference: Preference) -> Iterator[NodeSelectorRequirement]:
+    if isinstance(preference.rule, NodeConstraints):
+        for term in preference.rule.terms or ():
+            yield from term.match_expressions
+
+
+@dataclass(slots=True)
+class _PreferenceMasks:
+    """The nodes that satisfy each preference of alike pods, as of a version of the pod index; 0 if not computed."""
+
+    version: int = 0
+    masks: Sequence[tuple[Preference, int]] = ()
+
+
 class PodAffinityFilter:
     """PodTopologySpread and InterPodAffinity for one batch.
 
@@ -134,8 +149,9 @@ class PodAffinityFilter:
         #: By pod, its kind and the masks of that kind; ``_shared`` has one value for each kind.
         self._kinds: dict[PodUid, _Kind] = {}
         self._answers: dict[PodUid, _KindMasks] = {}
-        #: By pod, the version of the pod index, and the nodes that satisfy each of its preferences.
-        self._preferred: dict[PodUid, tuple[int, Sequence[tuple[Preference, int]]]] = {}
+        #: By pod, and once for all that are alike, the nodes that satisfy each of its preferences.
+        self._preferred: dict[PodUid, _PreferenceMasks] = {}
+        self._alike: dict[Hashable, _PreferenceMasks] = {}
         self._shared: dict[_Kind, _KindMasks] = {}
         #: Pods of the batch that this filter added to ``pods``; :meth:`end` removes them.
         self._reserved: dict[PodUid, PodInfo] = {}
@@ -192,15 +208,22 @@ class PodAffinityFilter:
     def preferences(self, pod: PodInfo) -> Sequence[tuple[Preference, int]]:
         """Returns what a pod prefers, each with the nodes that satisfy it now."""
         known = self._preferred.get(pod.uid)
-        if known is None or known[0] != self._pods.version:
+        if known is None:
+            key = (pod.namespace, pod.labels, pod.preferences, pod.constraints, pod.claims)
+            known = self._preferred[pod.uid] = self._alike.setdefault(key, _PreferenceMasks())
+        asks_pods = any(not isinstance(each.rule, NodeConstraints) for each in pod.preferences)
+        if not known.version or (asks_pods and known.version != self._pods.version):
             before = self._pods.cost
             self._limit = before + NEIGHBOUR_STEPS
-            known = self._preferred[pod.uid] = (
-                self._pods.version,
-                [(each, self._preference_mask(each, pod)) for each in pod.preferences],
-            )
+            known.masks = [(each, self._preference_mask(each, pod)) for each in self._all_preferences(pod)]
+            known.version = self._pods.version
             self._work.spend(1 + (self._pods.cost - before) // _COMPARISONS_A_STEP)
-        return known[1]
+        return known.masks
+
+    def _all_preferences(self, pod: PodInfo) -> Iterator[Preference]:
+        yield from pod.preferences
+        tested = {test.key for each in pod.preferences for test in _node_tests(each)}
+        yield from dataset_preferences(pod.claims, lambda key: key not in tested and bool(self._nodes.domains(key)))
 
     def _preference_mask(self, preference: Preference, pod: PodInfo) -> int:
         match preference.rule:

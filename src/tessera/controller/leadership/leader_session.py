@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
-from tessera.controller.base import ControllerMetrics
+from tessera.controller.base import PREFERENCE_PRICES, ControllerMetrics
 from tessera.controller.defaults.default_settings import DefaultSettings
 from tessera.controller.defaults.exempt_namespaces import exempt_add_ons
 from tessera.controller.execution.slice_executor import SliceExecutor
@@ -150,6 +150,7 @@ class LeaderSession:
             options.reserve_after,
             preempts=options.preempt,
             moves=options.moves,
+            preference_price=PREFERENCE_PRICES[options.preferences],
             kinds=(*KINDS, *kinds),
             proposers=proposers,
         )

@@ -143,6 +143,8 @@ class ControllerOptions:
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempt: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves.
+        preferences: what pods' preferences may cost the cards, a key of
+            :data:`~tessera.controller.base.PREFERENCE_PRICES`.
         satellites: what runs beside the core; see :mod:`tessera.controller.leadership.satellite`.
     """
 
@@ -161,4 +163,5 @@ class ControllerOptions:
     reserve_after: float | None = RESERVE_AFTER
     preempt: bool = False
     moves: MoveSettings = field(default_factory=MoveSettings)
+    preferences: str = "ties"
     satellites: Sequence[Satellite] = ()

@@ -7,6 +7,7 @@ plugin its labels say it. The amount is kubelet's allocatable, by which the sche
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import (
@@ -36,7 +37,7 @@ from tessera.api.nodes.node_cards import (
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
 from tessera.kube.resources import Condition, Node, Taint
-from tessera.limits.nodes import NODE_DEVICES
+from tessera.limits.nodes import NODE_DEVICES, NODE_IMAGES
 from tessera.mig.names import CARD_SLOTS
 from tessera.placement.devices import SHARE_SLOTS
 from tessera.reasons.node_rules import NodeRule, RuleKind
@@ -49,6 +50,8 @@ PRODUCT_LABEL, MEMORY_LABEL, REPLICAS_LABEL = (
 )
 #: Model of cards whose node says nothing of them.
 UNKNOWN_MODEL = "GPU"
+#: Kubelet lists as many names of an image at most.
+_NAMES_OF_AN_IMAGE = 5
 #: Digits of a number in a label, beyond which it is not read.
 _DIGITS = 8
 
@@ -140,6 +143,7 @@ class NodeInfo:
         object_expected: it says that its cards are cut on demand, so an Instaslice object will list them.
         sliced_cards: the number of its cards by its agent's word, also of those that do not answer now, if all are cut
             on demand; else 0.
+        images: sizes of the images that are there, in bytes by name. Not compared, for the same reason.
         offers_on_demand: by its labels it may have cards for on-demand slicing; its Instaslice object says which. A
             layout that failed, for instance a name that no file has, leaves each card with its previous owner.
         links: how its whole cards are joined, and which are free; None if not known. Not compared: it says where a pod
@@ -163,6 +167,7 @@ class NodeInfo:
     object_expected: bool = False
     sliced_cards: int = 0
     links: CardLinks | None = field(default=None, compare=False)
+    images: Mapping[str, int] = field(default_factory=dict, compare=False)
     offers_on_demand: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -237,7 +242,13 @@ def read_node(node: Node) -> NodeInfo:
         object_expected=_expects_object(node, offers or ()),
         sliced_cards=_count_sliced_cards(node, offers or ()),
         links=decode_links(node.metadata.annotations.get(LINKS_ANNOTATION, "")) if devices else None,
+        images=_read_images(node),
     )
+
+
+def _read_images(node: Node) -> Mapping[str, int]:
+    listed = islice(node.status.images or (), int(NODE_IMAGES))
+    return {name: max(0, each.size_bytes) for each in listed for name in islice(each.names or (), _NAMES_OF_AN_IMAGE)}
 
 
 def _reports_object_fault(condition: Condition) -> bool:

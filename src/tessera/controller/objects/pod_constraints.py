@@ -69,6 +69,8 @@ class NodeConstraints:
 
 #: The constraints of a pod that may run on any node.
 ANYWHERE = NodeConstraints()
+#: Most images of a pod that count, the first ones.
+_IMAGES = 16
 
 
 def constraints_of(pod: Pod, devices: Iterable[str] = ()) -> NodeConstraints:
@@ -304,6 +306,23 @@ def read_host_ports(spec: PodSpec) -> frozenset[HostPort]:
         for port in container.ports
         if (number := port.host_port or (port.container_port if spec.host_network else 0))
     )
+
+
+def read_images(spec: PodSpec) -> tuple[str, ...]:
+    """Returns the images of a pod's containers and volumes, by the names that a node's status has."""
+    named = [each.image for each in (*spec.init_containers, *spec.containers)]
+    named += [each.image.reference for each in spec.volumes if each.image is not None]
+    return tuple(sorted({_full_name(each) for each in islice(named, _IMAGES) if each}))
+
+
+def _full_name(image: str) -> str:
+    """Returns an image with its host and tag: Docker's are understood by default."""
+    host, slash, _ = image.partition("/")
+    if not slash:
+        image = f"docker.io/library/{image}"
+    elif not any(each in host for each in ".:") and host != "localhost":
+        image = f"docker.io/{image}"
+    return image if "@" in image or image.rfind(":") > image.rfind("/") else f"{image}:latest"
 
 
 def read_claims(pod: Pod) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ from tessera.controller.objects.pod_constraints import (
     read_claims,
     read_device_claims,
     read_host_ports,
+    read_images,
     read_labels,
     read_relations,
 )
@@ -144,6 +145,7 @@ class PodInfo:
         labels: its labels, sorted.
         relations: its rules about other pods.
         preferences: what it prefers of its node.
+        images: the images that it runs or mounts, named as nodes name them.
         ports: the host ports that it uses.
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that replaces it after a deletion; empty if it has none.
@@ -199,6 +201,7 @@ class PodInfo:
     labels: Labels = ()
     relations: PodRelations = NO_RELATIONS
     preferences: tuple[Preference, ...] = ()
+    images: tuple[str, ...] = ()
     ports: frozenset[HostPort] = frozenset()
     claims: tuple[str, ...] = ()
     owner: str = ""
@@ -327,6 +330,7 @@ def read_pod(pod: Pod) -> PodInfo:
         labels=read_labels(pod),
         relations=read_relations(pod, wants_slices=bool(profiles or claims)) if not fault else NO_RELATIONS,
         preferences=read_preferences(pod) if may_prefer and not fault and (profiles or claims or pinned) else (),
+        images=read_images(spec) if asks and not fault else (),
         ports=read_host_ports(spec),
         claims=read_claims(pod),
         owner=owner.uid if owner else "",

@@ -4,7 +4,7 @@ Among places that cost the packing nothing more, the controller takes one on a n
 Kubernetes' scheduler adds further scores, and gets no choice: the controller pins the pod to its node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,11 +16,14 @@ from tessera.controller.objects.pod_constraints import (
     read_spreads,
     read_term,
 )
-from tessera.kube.resources import Pod, PodAffinity
+from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinity
 from tessera.limits.pods import POD_AFFINITY_TERMS, SELECTOR_VALUES
 
 #: Weight of a soft spread constraint, which has none of its own: that of the strongest preference.
 SPREAD_WEIGHT = 100
+#: Label of Fluid's nodes with a worker of a dataset, ``fluid.io/s-NAMESPACE-NAME: "true"``; from so many characters on
+#: it is a hash (Fluid, ``pkg/utils/label.go``).
+_FLUID_WORKER, _FLUID_LABEL = "fluid.io/s-", 63
 #: Most preferences of one kind that count, the first ones.
 PREFERENCES = 16
 
@@ -48,6 +51,23 @@ def read_preferences(pod: Pod) -> tuple[Preference, ...]:
         return tuple(_preferences(pod))
     except ValueError:  # an operator that no API server lets through
         return ()
+
+
+def dataset_preferences(claims: Sequence[str], has_label: Callable[[str], bool]) -> Iterator[Preference]:
+    """Yields Fluid's preference for nodes with a worker of the dataset of each claim, as its webhook writes it.
+
+    A dataset has a claim of its name. Fluid's webhook is on for labelled namespaces and pods only.
+
+    Args:
+        claims: the pod's claims, as ``namespace/name``.
+        has_label: tells if some node has a label of this key.
+    """
+    for claim in islice(claims, PREFERENCES):
+        key = f"{_FLUID_WORKER}{claim.replace('/', '-', 1)}"
+        if len(key) < _FLUID_LABEL and has_label(key):
+            test = NodeSelectorRequirement(key=key, operator="In", values=("true",))
+            rule = NodeConstraints(terms=(NodeSelectorTerm(match_expressions=(test,)),))
+            yield Preference(SPREAD_WEIGHT, rule, text=f"nodes with the cache of dataset {claim} (Fluid)")
 
 
 def _preferences(pod: Pod) -> Iterator[Preference]:

@@ -58,6 +58,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         reserve_after: seconds that a pod waits for room before slots are reserved for it; None reserves none.
         preempts: True to evict pods of lower priority for waiting pods.
         moves: what is done to make room by moves.
+        preference_price: what preferences may cost, see :class:`~tessera.placement.demand.Preferences`.
         kinds: make the kinds of requests that are served.
         proposers: make the proposers of satellites.
         reads: True for a reader of the cluster: it keeps the reservations that the controller recorded.
@@ -82,11 +83,12 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         reads: bool = False,
         preempts: bool = False,
         moves: MoveSettings = NO_MOVES,
+        preference_price: float = 0.0,
         kinds: Sequence[Callable[[SlicerState], RequestKind]] = KINDS,
         proposers: Sequence[Callable[[SlicerState], Sequence[Proposer]]] = (),
     ) -> None:
         self.steps = 0
-        self.state = state = SlicerState()
+        self.state = state = SlicerState(preference_price)
         self.planner = planner = Planner(state)
         self.order = FairOrder(state, planner)
         gangs = GangPlanner(state, planner)

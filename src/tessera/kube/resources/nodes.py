@@ -2,6 +2,8 @@
 
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 
+import sys
+
 import msgspec
 
 from tessera.kube.resources.meta import ObjectMeta, Wire
@@ -47,14 +49,37 @@ class NodeSystemInfo(Wire, frozen=True, kw_only=True):
     architecture: str = ""
 
 
-class NodeStatus(Wire, frozen=True, kw_only=True):
-    """Quantities by resource name are texts; see :mod:`tessera.kube.quantity`."""
+class ContainerImage(Wire, frozen=True, kw_only=True):
+    """An image on a node: its names, by tag and by digest, and its size."""
+
+    names: tuple[str, ...] | None = None
+    size_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        # many nodes have the same images
+        msgspec.structs.force_setattr(self, "names", tuple(map(sys.intern, self.names or ())))
+
+
+class NodeStatus(Wire, frozen=True, kw_only=True, eq=False):
+    """Quantities by resource name are texts; see :mod:`tessera.kube.quantity`.
+
+    Images are not compared: a pull is no change for those who look at nodes.
+    """
 
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
     conditions: tuple[Condition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
     node_info: NodeSystemInfo = NodeSystemInfo()
+    images: tuple[ContainerImage, ...] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NodeStatus):
+            return NotImplemented
+        named = [name for name in self.__struct_fields__ if name != "images"]
+        return all(getattr(self, name) == getattr(other, name) for name in named)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def condition(self, kind: str) -> Condition | None:
         """Returns the condition of a type; None if the node has none."""

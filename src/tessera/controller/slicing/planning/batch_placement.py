@@ -12,12 +12,14 @@ from itertools import islice
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
+from tessera.controller.cluster.node_images import IMAGE_POINTS
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.filters.pod_affinity import PodAffinityFilter
 from tessera.controller.filters.resources import Filter, FreeAmounts
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_preferences import Preference
 from tessera.controller.slicing.planning.replicas import APART, ReplicaPlaces, Replicas
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.slicer_state import AllocationTable
@@ -35,6 +37,8 @@ BATCH_RULES = 1_000
 
 #: Share of a batch's work for testing constraints; comparisons that cost as much as asking one node.
 _CONSTRAINTS_SHARE, _COMPARISONS_A_STEP = 0.5, 4
+#: Sets of nodes that meet different preferences of a pod, of which those that meet most are looked at first.
+_PARTS = 32
 #: A pod with at most this many open nodes is planned on these alone.
 _FEW_NODES = 64
 
@@ -69,6 +73,7 @@ class PlacementContext:
         required_node: returns the node that an ungated pod must run on; None for any other pod.
         changed_nodes: by refused pod, the nodes where room may have grown since; None if the pod was not refused.
         kept_nodes: nodes with slots that are kept for other pods.
+        price: what preferences may cost, see :class:`~tessera.placement.demand.Preferences`.
         replicas: by :attr:`PodInfo.replica_of` and node, the pods with slices.
         ratings: ranks nodes for whole cards and shares; it follows what the batch gives away. None without such.
     """
@@ -83,6 +88,7 @@ class PlacementContext:
     ratings: DeviceRatings | None
     replicas: Mapping[tuple[str, str], Mapping[NodeName, AbstractSet[PodUid]]]
     kept_nodes: Sequence[NodeName] = ()
+    price: float = 0.0
 
 
 def first_batch(ordered: Iterable[PodInfo]) -> list[PodInfo]:
@@ -126,7 +132,7 @@ def place(pods: Sequence[PodInfo], context: PlacementContext, work: StepBudget) 
         work=work,
         kept=context.kept_nodes,
         rank_nodes=rules.rank if context.ratings is not None else None,
-        met=rules.met,
+        wanted=rules,
     )
     rules.end()
     placed: list[Placed | Unplaced] = []
@@ -195,15 +201,17 @@ def slices_at(placements: Iterable[CardPlacement]) -> tuple[Slice, ...]:
 
 
 class _BatchFilters:
-    """Applies the filters while a batch is being planned; a :class:`~tessera.placement.demand.Reservations`.
+    """Applies the filters while a batch is being planned: :class:`~tessera.placement.demand.Reservations`, Preferences.
 
     Attributes:
         checked: number of pods, from the first on, whose constraints were tested.
         kinds: by UID, a key; every node treats pods with equal keys in the same way.
+        price: what preferences may cost.
     """
 
     def __init__(self, ordered: Sequence[PodInfo], context: PlacementContext, work: StepBudget) -> None:
         self._ratings = context.ratings
+        self.price = context.price
         self._amounts = next((rule for rule in context.filters if type(rule) is FreeAmounts), None)
         self._affinity = next((rule for rule in context.filters if isinstance(rule, PodAffinityFilter)), None)
         #: Nodes to which the batch gave pods, or from which it took them back.
@@ -223,6 +231,10 @@ class _BatchFilters:
         self._open: list[int] = []
         #: Remembered refusals, by number of constraints and closed node.
         self._closed: dict[tuple[int, str], NodeRule] = {}
+        #: By number of constraints, the nodes that meet preferences, for the masks that were last asked for.
+        self._parts: dict[int, tuple[Sequence[object], Sequence[object], Sequence[int]]] = {}
+        #: By images and number of constraints, the images that decide.
+        self._images: dict[tuple[tuple[str, ...], int], Sequence[tuple[str, int, int]]] = {}
         #: By UID of a replica, the others of its owner, those that the batch has placed included.
         self._replicas: dict[PodUid, ReplicaPlaces] = {}
         self._pods: dict[str, PodInfo] = {}
@@ -266,12 +278,27 @@ class _BatchFilters:
             preferences=self._most_met(pod),
         )
 
-    def _most_met(self, pod: PodInfo) -> int:
-        """Returns the most that :meth:`met` says of a pod; 0 if all places are worth the same."""
-        others = self._replicas.get(pod.uid)
-        if not pod.preferences and (others is None or (self._several[pod.replica_of] < 2 and not others)):
-            return 0
-        return sum(each.weight for each in pod.preferences) * (APART + 1) + (0 if others is None else APART)
+    def _most_met(self, pod: PodInfo) -> tuple[int, int] | None:
+        """Returns the most that :meth:`met` says of a pod; None if all places are worth the same."""
+        others, images = self._replicas.get(pod.uid), self._image_points(pod)
+        weight = sum(each.weight for each, _ in self._preferences(pod))
+        alone = others is None or (self._several[pod.replica_of] < 2 and not others)
+        if not weight and not images and alone:
+            return None
+        apart = 0 if others is None else APART
+        return weight, apart * (IMAGE_POINTS + 1) + sum(points for _, points, _ in images)
+
+    def _preferences(self, pod: PodInfo) -> Sequence[tuple[Preference, int]]:
+        if self._affinity is None or not (pod.preferences or pod.claims):
+            return ()
+        return self._affinity.preferences(pod)
+
+    def _image_points(self, pod: PodInfo) -> Sequence[tuple[str, int, int]]:
+        """Returns the images of a pod that decide, with their points and nodes."""
+        key = (pod.images, self._kinds[pod.uid])
+        if key not in self._images:
+            self._images[key] = self._index.images.points(pod.images, self._open[key[1]])
+        return self._images[key]
 
     def _few_nodes(self, pod: PodInfo) -> int:
         """Returns the number of open nodes up to which they are listed.
@@ -280,16 +307,38 @@ class _BatchFilters:
         """
         return _FEW_NODES if pod.gang is None else min(_FEW_NODES, len(self._nodes) // 2)
 
-    def met(self, demand: Demand, node: str, gpu: str = "") -> int:
-        """Returns more for more weight of what the pod prefers and the node has, and of equal for fewer replicas."""
+    def met(self, demand: Demand, node: str, gpu: str = "") -> tuple[int, int]:
+        """Returns the weight of what the pod prefers and the node has, and more for fewer replicas of its owner."""
         pod = self._pods[demand.key]
         others = self._replicas.get(pod.uid)
         apart = 0 if others is None else others.worth(NodeName(node), gpu)
-        if self._affinity is None or not pod.preferences:
-            return apart
         bit = self._index.mask_of(NodeName(node))
-        weight = sum(each.weight for each, mask in self._affinity.preferences(pod) if mask & bit)
-        return weight * (APART + 1) + apart
+        points = sum(points for _, points, mask in self._image_points(pod) if mask & bit)
+        weight = sum(each.weight for each, mask in self._preferences(pod) if mask & bit)
+        return weight, apart * (IMAGE_POINTS + 1) + points
+
+    def preferred_nodes(self, demand: Demand) -> Iterator[str]:
+        """Yields open nodes that meet something, those that meet most first."""
+        pod = self._pods[demand.key]
+        masks, images, kind = self._preferences(pod), self._image_points(pod), self._kinds[pod.uid]
+        known = self._parts.get(kind)
+        if known is None or known[0] is not masks or known[1] is not images:
+            known = self._parts[kind] = (masks, images, self._split(self._open[kind], masks, images))
+        for part in known[2]:
+            yield from self._index.each(part)
+
+    @staticmethod
+    def _split(
+        nodes: int, masks: Sequence[tuple[Preference, int]], images: Sequence[tuple[str, int, int]]
+    ) -> Sequence[int]:
+        """Returns the nodes in parts that meet the same, those that meet most first, and none that meet nothing."""
+        parts = [(nodes, 0)]
+        wanted = [((IMAGE_POINTS + 1) * each.weight, mask) for each, mask in masks]
+        for more, mask in (*wanted, *((points, mask) for _, points, mask in images)):
+            halves = [(part & mask, weight + more) for part, weight in parts]
+            halves += [(part & ~mask, weight) for part, weight in parts]
+            parts = sorted((one for one in halves if one[0]), key=lambda one: -one[1])[:_PARTS]
+        return [part for part, weight in parts if weight]
 
     def allows(self, demand: Demand, node: str) -> NodeRule | None:
         """Returns the refusal of a node; None if the node takes the pod."""

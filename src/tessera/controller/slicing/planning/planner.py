@@ -24,7 +24,14 @@ from tessera.controller.filters.resources import (
 )
 from tessera.controller.filters.volumes import VolumeFilter
 from tessera.controller.objects.node_info import NodeInfo
-from tessera.controller.objects.pod_constraints import MISMATCH, NO_RELATIONS, admits_node, closed_reasons, keeping_off
+from tessera.controller.objects.pod_constraints import (
+    ANYWHERE,
+    MISMATCH,
+    NO_RELATIONS,
+    admits_node,
+    closed_reasons,
+    keeping_off,
+)
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_preferences import Preference
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
@@ -163,15 +170,25 @@ class Planner:
                 for node in self._cluster.nodes.values()
             }
 
-    def preferences_met(self, pod: PodInfo, node: NodeName) -> Mapping[Preference, bool]:
-        """Returns for each preference of a pod on a node whether the node meets it now, as if the pod were to come."""
+    def preferences_met(self, pod: PodInfo, node: NodeName) -> Mapping[Preference, tuple[bool, int, int]]:
+        """Returns what a pod on a node prefers, by default too, as if the pod were to come.
+
+        Each with: the node meets it now; how many nodes do; how many of those are open to the pod.
+        """
         pods = self._cluster.placed_pods
         pods.drop(pod.uid)
         try:
             with self.filters(StepBudget(sys.maxsize), pods=[pod]) as filters:
                 affinity = next((each for each in filters if isinstance(each, PodAffinityFilter)), None)
-                preferences = affinity.preferences(pod) if affinity is not None else ()
-                return {each: bool(mask & self._cluster.index.mask_of(node)) for each, mask in preferences}
+                index = self._cluster.index
+                every, opened = index.selected_nodes(ANYWHERE), index.open_to(pod.constraints)
+                found = list(affinity.preferences(pod) if affinity is not None else ())
+                for image, points, mask in index.images.points(pod.images, opened):
+                    found.append((Preference(points, ANYWHERE, text=f"nodes with the image {image}"), mask))
+                return {
+                    each: (bool(mask & index.mask_of(node)), (mask & every).bit_count(), (mask & opened).bit_count())
+                    for each, mask in found
+                }
         finally:
             pods.put(pod, node)
 
@@ -228,6 +245,7 @@ class Planner:
             required_node=self._cluster.required_node,
             changed_nodes=since,
             kept_nodes=kept_nodes,
+            price=self._state.preference_price,
             replicas=self._cluster.placed_pods.replicas,
             ratings=self._state.ratings if self._state.devices.used else None,
         )

@@ -161,9 +161,14 @@ class Reservations(MutableMapping[PodUid, Reservation]):
 
 
 class SlicerState:
-    """State that the lifecycle, the planner and the writes share. Only :class:`Slicer` and its parts change it."""
+    """State that the lifecycle, the planner and the writes share. Only :class:`Slicer` and its parts change it.
 
-    def __init__(self) -> None:
+    Args:
+        preference_price: what preferences may cost, see :class:`~tessera.placement.demand.Preferences`.
+    """
+
+    def __init__(self, preference_price: float = 0.0) -> None:
+        self.preference_price = preference_price
         #: The cluster as observed.
         self.cluster = ClusterState()
         #: Nodes that owners of refused pods avoid. The slicer has no clock: an event ends each entry.
