@@ -67,8 +67,13 @@ FAST := agent/health agent/inventory agent/mig_config agent/slices api controlle
 fast: $(VENV)/.dev
 	@$(BIN)/pytest -q --forks 2 -m "not soak" $(addprefix tests/,$(FAST))
 
+# Collecting compiles tests that changed once; otherwise each worker would compile all of them.
+$(VENV)/.compiled: $(VENV)/.dev $(shell find tests -name 'test_*.py')
+	@$(BIN)/pytest --collect-only -qq $(filter tests/%,$?) >/dev/null || true
+	@touch $@
+
 # Three workers for two cores: tests with real processes wait for them now and then.
-unit: $(VENV)/.dev
+unit: $(VENV)/.compiled
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
 	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest --forks 3 -m "not soak"
 
