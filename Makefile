@@ -65,7 +65,7 @@ layers: $(VENV)/.dev
 FAST := agent/health agent/inventory agent/mig_config agent/slices api controller/filters controller/slicing docs explain \
   mig nvml offers placement replay webhook/admission
 fast: $(VENV)/.dev
-	@$(BIN)/pytest -q --forks 2 -m "not soak" $(addprefix tests/,$(FAST))
+	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(addprefix tests/,$(FAST))
 
 # Collecting compiles tests that changed once; otherwise each worker would compile all of them.
 $(VENV)/.compiled: $(VENV)/.dev $(shell find tests -name 'test_*.py')
@@ -75,11 +75,11 @@ $(VENV)/.compiled: $(VENV)/.dev $(shell find tests -name 'test_*.py')
 # Three workers for two cores: tests with real processes wait for them now and then.
 unit: $(VENV)/.compiled
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest --forks 3 -m "not soak"
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest --forks 2
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 image: $(VENV)/.dev  ## the image of both platforms as an OCI layout in dist/image, without a container engine
 	@scripts/need-debian $(VENV)/tools umoci

@@ -12,7 +12,6 @@ from itertools import zip_longest
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.support import forked_workers
 from tests.support.searching import DEFAULT, SEARCHING, examples
 
 # On a machine with other work, how long an input takes says nothing about the test.
@@ -46,9 +45,8 @@ WAITING = ("tests/e2e/test_drivers_page", "tests/e2e/test_sharing_page", "tests/
 COMPUTING = ("tests/cluster/test_streamed_pods", "tests/cluster/", "tests/lab/", "tests/cli/", "tests/")
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Adds ``--forks``, and ``--shuffle``, which shows tests that depend on the ones before them."""
-    pluginmanager.register(forked_workers)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds ``--shuffle``, which shows tests that depend on the ones before them."""
     parser.addoption("--shuffle", metavar="SEED", help="run files, and the tests of each file, in a random order")
 
 

@@ -33,7 +33,7 @@ FOREIGN = {
     "--register-with-taints": "kubelet",
     "--oidc-issuer-url": "kube-apiserver",
     "--pass-authorization-header": "oauth2-proxy",
-    "--forks": "pytest",
+    "--dist": "pytest",
     "--shuffle": "pytest, an option of this project's tests",
 }
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built by the first test process that needs it; the others wait for it."""
     base = tmp_path_factory.getbasetemp()
-    shared = base.parent if base.name.startswith(("worker-", "popen-")) else base
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = shared / "site"
     with (shared / "site.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
