@@ -1,6 +1,8 @@
 """A division over a node's cards is found whenever one exists."""
 
 import itertools
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from tests.support.mig_enumeration import layouts
 from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
-from tessera.placement.card_comparison import keeps
+from tessera.placement.card_comparison import OrderedRule, keeps
 from tessera.placement.card_table import CardTable, Pending, add_profile
 from tessera.placement.demand import CardRule
 from tessera.placement.fleet import CardPlacement, Fleet
@@ -188,3 +190,25 @@ def test_slices_whose_cards_are_compared_have_a_place_if_any_division_keeps_the_
     found = complete(fit_in_parts(node, profiles, spread=spread))
     assert (found is not None) == possible
     assert found is None or keeps(spread, [card.gpu for card in found[1]], node.values)
+
+
+def test_rules_are_compared_once_a_trial_however_many_cards_and_slices_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search that ends at its bound took twice as long while each card was compared with all chosen ones anew."""
+    fleet = Fleet()
+    for number in range(16):
+        fleet.add_card("n", f"GPU-{number}", A100)
+    looked: list[int] = []
+    taken = OrderedRule.taken
+
+    def counting(rule: OrderedRule, chosen: Sequence[int]) -> AbstractSet[str]:
+        looked.append(1)
+        return taken(rule, chosen)
+
+    monkeypatch.setattr(OrderedRule, "taken", counting)
+    rules = (CardRule(tuple(range(7))), CardRule((8, 9), distinct=True))
+    budget = StepBudget(10**6)
+    assert complete(fit_in_parts(fleet.node("n"), ["1g.5gb"] * 24, budget, spread=rules)) is not None
+    trials = (10**6 - budget.remaining) // 10
+    assert len(looked) <= len(rules) * (trials + 1)

@@ -1,6 +1,7 @@
 """Which cards of a node a slice may have beside those of other slices, where a demand compares their cards. Pure."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -32,10 +33,13 @@ class OrderedRule(msgspec.Struct, frozen=True):
     values: Sequence[str]
     cards: bool
 
-    def admits(self, card: int, chosen: Sequence[int]) -> bool:
-        """True if a card may take one more of the slices, after those cards were chosen for the first ones."""
+    def taken(self, chosen: Sequence[int]) -> AbstractSet[str]:
+        """Returns the values of the cards that were chosen for the first ones of the slices."""
+        return {self.values[each] for depth, each in enumerate(chosen) if depth in self.depths}
+
+    def admits(self, card: int, taken: AbstractSet[str]) -> bool:
+        """True if a card may take one more of the slices, after these values are taken."""
         value = self.values[card]
-        taken = {self.values[each] for depth, each in enumerate(chosen) if depth in self.depths}
         return bool(value) and (value not in taken if self.distinct else not taken or value in taken)
 
     def mark(self, card: int) -> str:

@@ -40,6 +40,7 @@ _TRIALS_A_PART = 10
 #: room.
 Cost = Callable[[CardTable, int, Pending, str], float | None]
 _Class = tuple[CardTable, int, Pending]
+_Mark = tuple[tuple[bool, str], ...]
 #: The cost of a division, and one card's index per profile; None if there is none.
 _Division = tuple[float, tuple[int, ...]] | None
 
@@ -236,7 +237,8 @@ class _NodeFitSearch:
             if self.best is None or cost < self.best[0]:
                 self.best = (cost, tuple(self._chosen))
             return
-        cards = ((*self._key(card), *self._marks(index)) for index, card in enumerate(self._cards))
+        marks = self._marks()
+        cards = ((*self._key(card), *mark) for card, mark in zip(self._cards, marks, strict=True))
         situation = (depth, tuple(sorted(cards)))
         if self._entered.get(situation, float("inf")) <= cost:
             return
@@ -244,7 +246,7 @@ class _NodeFitSearch:
         if not (yield from self._has_room(depth)):
             self._entered[situation] = float("-inf")
             return
-        for growth, index, name in self._choices(self._profiles[depth]):
+        for growth, index, name in self._choices(self._profiles[depth], marks):
             if self.steps > (_STEPS if self.best is not None else self._most_steps):
                 return
             self.steps += 1
@@ -259,9 +261,12 @@ class _NodeFitSearch:
         if self.best is None:
             self._entered[situation] = float("-inf")
 
-    def _marks(self, index: int) -> tuple[tuple[bool, str], ...]:
-        """What tells cards of one state apart."""
-        return tuple((rule.admits(index, self._chosen), rule.mark(index)) for rule in self._rules)
+    def _marks(self) -> Sequence[_Mark]:
+        """What tells cards of one state apart, by card: for each rule whether it admits the card, and its mark."""
+        if not self._rules:
+            return [()] * len(self._cards)
+        taken = [(rule, rule.taken(self._chosen)) for rule in self._rules]
+        return [tuple([(rule.admits(n, each), rule.mark(n)) for rule, each in taken]) for n in range(len(self._cards))]
 
     @staticmethod
     def _key(card: _Class) -> tuple[int, int, Pending]:
@@ -311,16 +316,17 @@ class _NodeFitSearch:
         more = add_profile(given, name)
         return (table, state, more) if table.packings(state, more) else None
 
-    def _choices(self, profile: str) -> list[tuple[float, int, str]]:
+    def _choices(self, profile: str, marks: Sequence[_Mark]) -> list[tuple[float, int, str]]:
         """One card of each kind that has room for the profile, cheapest first, fullest among equals."""
         choices = []
         seen = set[object]()
-        rules = [rule for rule in self._rules if len(self._chosen) in rule.depths]
+        rules = [number for number, rule in enumerate(self._rules) if len(self._chosen) in rule.depths]
         for index, card in enumerate(self._cards):
             table, state, given = card
             name = table.name_of(profile)
-            kind = (card, self._marks(index)) if self._rules else card
-            if name is None or kind in seen or not all(rule.admits(index, self._chosen) for rule in rules):
+            mark = marks[index]
+            kind = (card, mark)
+            if name is None or kind in seen or not all(mark[number][0] for number in rules):
                 continue
             seen.add(kind)
             growth = self._cost(table, state, given, name)

@@ -62,8 +62,9 @@ class ConstraintReader:
                 kind = "distinct" if rule.distinct else "match"
                 field = f"{name}: spec.devices.constraints[{index}].{kind}Attribute"
                 rules += self._rules(field, rule, [answers[n] for n in concerned], tuple(devices), meter)
-        for rule in demand.rules:
-            if _contradict(rules, "" if self._names.get(rule.attribute) in UNIQUE else rule.attribute):
+        compared = {"" if self._names.get(each.attribute) in UNIQUE else each.attribute: each for each in demand.rules}
+        for key, rule in compared.items():  # once for an attribute, which 32 constraints may compare
+            if _contradict(rules, key):
                 attribute = rule.attribute.rpartition("/")[2]
                 text = f"two of them compare {attribute}, and exclude one another: leave one out"
                 raise ClaimRefused(f"{name}: spec.devices.constraints: {text}")
