@@ -4,6 +4,7 @@ tests/monitoring/test_boards.py asks a real Prometheus the same queries.
 """
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -160,20 +161,61 @@ def test_no_text_that_is_no_name_enters_a_query(name: str) -> None:
         (200, b'{"data":{"resultType":"matrix","result":[{"values":[[1e999,"1"]]}]}}', "is no Prometheus", ""),
         (200, matrix([(1, "1")], [(1, "2")]), "several series", ""),
         (200, b" " * 300_000, "more than these curves can have", ""),
+        (200, b'{"data":{"x":' + b"[" * 100_000, "is no Prometheus", ""),
+        (422, b"[" * 100_000, "answers with status 422", "[[["),
     ],
 )
 async def test_what_is_no_curve_is_said_in_a_sentence_and_asked_for_again(
     status: int, body: bytes, text: str, detail: str, stand_in: StandIn
 ) -> None:
     stand_in.answer = lambda _: web.Response(status=status, body=body, headers={"Location": "http://127.0.0.1:1/"})
-    past = reader(stand_in)
+    clock = at(NOW)
+    past = PastReader(Prometheus(stand_in.url), clock)
     with pytest.raises(PastError) as caught:
         await past.read("15m", CLUSTER, "ana")
     assert text in str(caught.value)
     assert caught.value.detail.startswith(detail)
     assert len(caught.value.detail) <= 200
     stand_in.answer = lambda _: web.Response(body=matrix())
+    clock.seconds += 5
     assert set((await past.read("15m", CLUSTER, "ana")).curves["held"]) == {None}
+
+
+async def test_a_visitor_who_asks_in_a_loop_asks_a_failing_prometheus_once_in_five_seconds(
+    stand_in: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand_in.answer = lambda _: web.Response(status=503)
+    clock = at(NOW)
+    past = PastReader(Prometheus(stand_in.url), clock)
+    for seconds in (0.0, 0.0, 4.9, 0.1):
+        clock.seconds += seconds
+        with pytest.raises(PastError, match="status 503"):
+            await past.read("1h", CLUSTER, "ana")
+    assert len(stand_in.asked) <= 2 * 4
+    assert len(caplog.records) == 2
+
+
+async def test_an_answer_that_would_grow_when_unpacked_is_not_unpacked(stand_in: StandIn) -> None:
+    packed = gzip.compress(b" " * 50_000_000)
+    assert len(packed) < 60_000
+    stand_in.answer = lambda _: web.Response(body=packed, headers={"Content-Encoding": "gzip"})
+    with pytest.raises(PastError, match="what answers is no Prometheus"):
+        await reader(stand_in).read("1h", CLUSTER, "ana")
+
+
+async def test_no_visitor_waits_for_ever_behind_the_curves_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    monkeypatch.setattr("tessera.dashboard.past._fetch", never)
+    monkeypatch.setattr("tessera.dashboard.past._ALL_SECONDS", 0.01)
+    past = PastReader(Prometheus("http://127.0.0.1:1"), at(NOW))
+    asked = [past.read("1h", Subject(namespace=f"n-{each}"), str(each)) for each in range(9)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert {str(each) for each in found} == {
+        "Prometheus does not answer in time: others ask for curves, too; ask again in a moment"
+    }
 
 
 async def test_nobody_at_the_address() -> None:

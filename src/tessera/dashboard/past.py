@@ -5,10 +5,11 @@ Rules:
 1. Queries are this module's own, a fixed few for each kind of subject; nothing of a request enters one but a name that
    has the form of its kind. Steps are fixed with the range, so an answer has at most 169 values a curve.
 2. The caller decides who may see a subject (:mod:`tessera.dashboard.server`). Curves have numbers and no name.
-3. An answer is kept for as long as its step, and asked for once however many wait for it. At most :data:`_AT_ONCE`
-   queries run, and each user has at most :data:`_OF_USER` unanswered requests.
+3. An answer is kept for as long as its step, a failure for :data:`_AGAIN` seconds, and each is asked for once however
+   many wait for it. At most :data:`_AT_ONCE` queries run, and each user has at most :data:`_OF_USER` unanswered
+   requests.
 4. No redirect is followed and no proxy used: a token goes to the named server alone, and not over plain HTTP to
-   another machine. Answers are bounded in time and bytes.
+   another machine. Answers are bounded in time and bytes, and nothing compressed is read.
 """
 
 import asyncio
@@ -46,6 +47,8 @@ RANGES: Mapping[str, tuple[int, int]] = {
 TOKEN, AUTHORITY = "token", "ca.crt"
 #: Seconds and bytes of an answer: 169 values have 5 KiB.
 _SECONDS, _BYTES = 10.0, 256 * 1024
+#: Seconds for all curves of a subject, the wait for a turn included; seconds until what failed is asked for again.
+_ALL_SECONDS, _AGAIN = 30.0, 5.0
 #: Queries that run at once; unanswered requests of one user; answers that are kept.
 _AT_ONCE, _OF_USER, _KEPT = 4, 3, 256
 #: Most characters of what Prometheus says.
@@ -188,6 +191,8 @@ class PastReader:
         self._limit = asyncio.Semaphore(_AT_ONCE)
         #: By range, subject and last time, the answer or its making, the oldest first.
         self._answers: dict[tuple[str, Subject, int], asyncio.Task[PastDocument]] = {}
+        #: When those of them that failed are asked for again.
+        self._again: dict[tuple[str, Subject, int], float] = {}
         #: Unanswered requests by user.
         self._asking: Counter[str] = Counter()
 
@@ -219,15 +224,18 @@ class PastReader:
         end = int(self._clock.now() // step) * step
         place = (span, subject, end)
         task = self._answers.get(place)
-        if task is None:
+        if task is None or self._again.get(place, math.inf) <= self._clock.monotonic():
+            self._again.pop(place, None)
             while len(self._answers) >= _KEPT:
-                self._answers.pop(next(iter(self._answers)))
+                oldest = next(iter(self._answers))
+                del self._answers[oldest]
+                self._again.pop(oldest, None)
             task = self._answers[place] = asyncio.create_task(self._ask_all(wanted, end - seconds, end, step))
         try:
             return await asyncio.shield(task)
-        except PastError:
-            self._answers.pop(place, None)  # the next one asks again
-            raise
+        finally:
+            if place in self._answers and task.done() and (task.cancelled() or task.exception() is not None):
+                self._again.setdefault(place, self._clock.monotonic() + _AGAIN)
 
     async def _ask_all(self, wanted: Mapping[str, str], start: int, end: int, step: int) -> PastDocument:
         import aiohttp
@@ -236,7 +244,12 @@ class PastReader:
             context, headers = await asyncio.to_thread(self._credentials)
             limits = aiohttp.ClientTimeout(total=_SECONDS)
             jar = aiohttp.DummyCookieJar()
-            async with aiohttp.ClientSession(cookie_jar=jar, headers=headers, timeout=limits) as session:
+            async with (
+                asyncio.timeout(_ALL_SECONDS),
+                aiohttp.ClientSession(
+                    cookie_jar=jar, headers=headers, timeout=limits, auto_decompress=False
+                ) as session,
+            ):
 
                 async def ask(query: str) -> tuple[float | None, ...]:
                     values = {"query": query, "start": str(start), "end": str(end), "step": str(step)}
@@ -245,9 +258,11 @@ class PastReader:
                     return _curve(body, start, end, step)
 
                 found = await asyncio.gather(*map(ask, wanted.values()))
-        except PastError as error:
-            _log.warning("the past cannot be read from %s: %s %s", self._prometheus.url, error, error.detail)
-            raise
+        except (PastError, TimeoutError) as error:
+            late = "Prometheus does not answer in time: others ask for curves, too; ask again in a moment"
+            problem = error if isinstance(error, PastError) else PastError(late)
+            _log.warning("the past cannot be read from %s: %s %s", self._prometheus.url, problem, problem.detail)
+            raise problem from None
         return PastDocument(until=end, step=step, curves=dict(zip(wanted, found, strict=True)))
 
     def _credentials(self) -> tuple[ssl.SSLContext | bool, dict[str, str]]:
@@ -302,7 +317,7 @@ def _said(body: bytes) -> str:
     """The error in an answer of Prometheus's API, or its beginning, in one line."""
     try:
         text = str(msgspec.json.decode(body).get("error", ""))
-    except (msgspec.DecodeError, AttributeError):
+    except (msgspec.DecodeError, AttributeError, RecursionError):
         text = body[: 4 * _TEXT].decode("utf-8", "replace")
     return "".join(each if each.isprintable() else " " for each in text)[:_TEXT]
 
@@ -329,7 +344,7 @@ def _curve(body: bytes, start: int, end: int, step: int) -> tuple[float | None, 
             value = float(text)
             if math.isfinite(value):
                 found[round((time - start) / step)] = round(value, 4)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, OverflowError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, OverflowError, RecursionError) as error:
         raise PastError("what answers is no Prometheus", str(error)[:_TEXT]) from None
     if len(data.result) > 1:
         raise PastError("Prometheus answers with several series where one was asked for")
