@@ -12,14 +12,14 @@ from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.node_info import AgentState
-from tessera.controller.objects.owners import Workload
+from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
-from tessera.handover.owner_pods import place_within
+from tessera.handover.owner_pods import OwnedPod, OwnerPods, family_of, owner_of, place_within
 from tessera.placement.demand import CardRule
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
@@ -603,3 +603,22 @@ def test_slots_are_kept_while_the_agent_of_their_node_is_away(cluster: SlicerClu
     cluster.slicer.handle(NodeObserved(before))
     cluster.settle()
     assert [has_slices(cluster, each) for each in (heir, batch)] == [True, False]
+
+
+def test_owners_whose_names_differ_in_a_number_are_no_update_and_are_not_looked_through(cluster: SlicerCluster) -> None:
+    """The groups of a LeaderWorkerSet, of which there may be thousands. ReplicaSets differ in a hash."""
+    pods = OwnerPods()
+
+    def owner(maker: str, uid: str) -> Owner:
+        pod = waiting(cluster, f"pod-{uid}", "1g.5gb", maker=maker, owner=uid)
+        pods.put(OwnedPod(pod, None))
+        return owner_of(pod)
+
+    groups = [owner(f"StatefulSet/lws-{number}", f"g{number}") for number in range(3)]
+    assert not pods.updating
+    assert [len(list(pods.owners(family_of(each)))) for each in groups] == [1, 1, 1]
+    anew = owner("StatefulSet/lws-1", "anew")
+    assert list(pods.siblings(anew)) == [anew, groups[1]]
+    sets = [owner(f"ReplicaSet/svc-{name}", name) for name in ("old", "new")]
+    assert list(pods.siblings(sets[0])) == sets
+    assert set(pods.updating) == {("default", "StatefulSet/lws-1"), ("default", "ReplicaSet/svc")}

@@ -1,8 +1,9 @@
 """The pods of controllers by owner, and the places that an owner's next pod may take over.
 
 The ReplicaSets of one Deployment have names that differ in a hash, so pods whose owners' names agree up to it may be of
-one Deployment: a *family*. Owner references are written by tenants, so only the API server's answer says which of a
-family belong together.
+one Deployment: a *family*. Other owners are a family with those of their own name, such as the group of a
+LeaderWorkerSet that is made anew. Owner references are written by tenants, so only the API server's answer says which
+of a family belong together.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,10 +22,10 @@ from tessera.mig.names import resource_spelling
 from tessera.placement.card_comparison import keeps
 from tessera.placement.fleet import UnknownCard
 
-#: Most ReplicaSets of one name that are asked about together; a Deployment keeps 10 old ones by default.
+#: Most owners of a family that are asked about together; a Deployment keeps 10 old ones by default.
 ASKED_SIBLINGS = 32
 
-#: What the owners of one Deployment's pods have in common: the namespace, and the name without the hash.
+#: What the owners of one Deployment's pods have in common: the namespace, and the name without a ReplicaSet's hash.
 Family = tuple[str, str]
 
 
@@ -93,11 +94,9 @@ class OwnerPods:
             del self._owners[family]
 
     def siblings(self, owner: Owner) -> Iterator[Owner]:
-        """Yields an owner, and others that may belong to the same: ReplicaSets of its family, or of its own name."""
+        """Yields an owner, and others of its family."""
         yield owner
-        is_set = owner.maker.startswith("ReplicaSet/")
-        others = (each for each in self.owners(family_of(owner)) if each != owner)
-        yield from islice((each for each in others if is_set or each.maker == owner.maker), ASKED_SIBLINGS)
+        yield from islice((each for each in self.owners(family_of(owner)) if each != owner), ASKED_SIBLINGS)
 
     def owners(self, family: Family) -> Iterable[Owner]:
         """Returns the owners of a family that have pods."""
@@ -119,7 +118,8 @@ def owner_of(pod: PodInfo) -> Owner:
 
 def family_of(owner: Owner) -> Family:
     """Returns the family of an owner."""
-    return owner.namespace, owner.maker.rpartition("-")[0] or owner.maker
+    name = owner.maker.rpartition("-")[0] if owner.maker.startswith("ReplicaSet/") else ""
+    return owner.namespace, name or owner.maker
 
 
 # Places
