@@ -18,6 +18,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
+from tessera.handover.gang_heirs import GANG_KINDS
 from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
 from tessera.handover.owner_pods import OwnedPod, OwnerPods, family_of, owner_of, place_within
 from tessera.placement.demand import CardRule
@@ -515,6 +516,37 @@ def test_many_waiting_pods_of_an_owner_are_tried_in_kept_slots_by_kinds(
     monkeypatch.setattr(f"{Inheritance.__module__}.place_within", count)
     list(cluster.inheritance.propose())
     assert len(olds) <= len(tried) <= len(olds) * min(kinds + 1, TRIED_KINDS)
+
+
+@pytest.mark.parametrize("kinds", [1, 60])
+def test_many_gangs_of_an_owner_that_fit_nowhere_are_tried_by_kinds(
+    monkeypatch: pytest.MonkeyPatch, kinds: int
+) -> None:
+    """The first pod of each gang fits, the second one asks for more than was kept."""
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    for number in range(6):
+        cluster.node(f"n{number}")
+    cluster.workloads = {"old": Workload("svc", 1000, 1)}
+    olds = [running(cluster, f"svc-1-{number}", "1g.5gb") for number in range(40)]
+    for number in range(60):
+        rules = NodeConstraints(selector=(("disk", str(number)),)) if kinds > 1 else NodeConstraints()
+        facts: dict[str, Any] = {"maker": OLD, "owner": "old", "gang": Gang(f"default/g{number}", f"g{number}", 2)}
+        waiting(cluster, f"small-{number}", "1g.5gb", **facts)
+        waiting(cluster, f"large-{number}", "7g.40gb", constraints=rules, **facts)
+    cluster.settle()
+    for each in olds:
+        cluster.put(replace(cluster.pods[each.uid], terminating=True))
+    cluster.run()
+    tried = []
+
+    def count(*args: Any) -> Any:
+        tried.append(args)
+        return place_within(*args)
+
+    monkeypatch.setattr("tessera.handover.gang_heirs.place_within", count)
+    list(cluster.inheritance.propose())
+    assert len(olds) <= len(tried) <= 60 + len(olds) * min(kinds + 1, GANG_KINDS)
 
 
 def test_an_owner_that_deletes_for_ever_holds_no_more_than_its_pods_run(cluster: SlicerCluster) -> None:

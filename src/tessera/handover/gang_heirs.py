@@ -2,10 +2,12 @@
 
 The pods of a gang get their slots together. So slots stay kept until the new gang is complete, no longer than others,
 and go to it only if each of its missing pods gets some. The reservations are then those of a gang: they end together,
-as when one of its pods goes.
+as when one of its pods goes. A tenant may have many gangs that fit nowhere, so slots are tried once for each kind of
+pod, and for :data:`GANG_KINDS` kinds of a namespace.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 
 from tessera.api.instaslice import Slice
 from tessera.api.pods.gangs import Gang
@@ -22,6 +24,8 @@ from tessera.handover.owner_pods import place_within, reserve_inherited
 
 #: By pod, the slots that are kept for pods of its topmost owner.
 KeptFor = Callable[[PodInfo], Sequence[Reservation]]
+#: Most kinds of gangs' pods of one namespace that are tried in kept slots. A group has two: the leader and the workers.
+GANG_KINDS = 16
 
 
 class GangHeirs:
@@ -37,6 +41,7 @@ class GangHeirs:
 
     def give(self, waiting: Sequence[PodInfo], kept_for: KeptFor) -> Iterator[Proposal]:
         """Gives kept slots to the complete gangs of waiting pods."""
+        trials = _Trials(self._state, kept_for)
         gangs: dict[str, Gang] = {}
         for pod in waiting:
             gang = self._state.gangs.gang_of(pod.uid)
@@ -47,15 +52,15 @@ class GangHeirs:
             missing = found.ready[: found.missing] if found.is_complete else ()
             own = [each for pod in missing if (each := self._state.reservations.get(pod.uid)) is not None]
             if missing and len(missing) <= GANG_RESERVED_PODS and not any(each.is_inherited for each in own):
-                yield from self._give(gang, missing, own, kept_for)
+                yield from self._give(gang, missing, own, trials)
 
     def _give(
-        self, gang: Gang, pods: Sequence[PodInfo], own: Sequence[Reservation], kept_for: KeptFor
+        self, gang: Gang, pods: Sequence[PodInfo], own: Sequence[Reservation], trials: "_Trials"
     ) -> Iterator[Proposal]:
         taken: dict[str, Reservation] = {}
         made: list[tuple[PodInfo, Reservation]] = []
         for pod in pods:
-            place = self._place(pod, [one for one in kept_for(pod) if one.uid not in taken])
+            place = trials.find(pod, taken)
             new = reserve_inherited(self._state, pod, place[0].node, place[1]) if place is not None else None
             if place is None or new is None:
                 return
@@ -71,6 +76,31 @@ class GangHeirs:
             new.until = self._state.now + seconds
             yield NewReservation(pod, new, seconds)
 
-    def _place(self, pod: PodInfo, kept: Sequence[Reservation]) -> tuple[Reservation, tuple[Slice, ...]] | None:
-        places = ((one, place_within(self._state, one, pod)) for one in kept)
-        return next(((one, slices) for one, slices in places if slices is not None), None)
+
+class _Trials:
+    """Finds kept slots for pods of gangs, of which only some get any in the end.
+
+    Args:
+        state: the slicer's state.
+        kept_for: the slots.
+    """
+
+    def __init__(self, state: SlicerState, kept_for: KeptFor) -> None:
+        self._state = state
+        self._kept_for = kept_for
+        #: By namespace and kind of pod, the kept slots that are too small or on a node that is closed to it.
+        self._misses: dict[str, dict[Hashable, set[str]]] = defaultdict(dict)
+
+    def find(self, pod: PodInfo, taken: Container[str]) -> tuple[Reservation, tuple[Slice, ...]] | None:
+        """Returns the first slots that a pod fits in, but those that are taken."""
+        kinds, kind = self._misses[pod.namespace], (pod.profiles, pod.spread, pod.constraints)
+        if kind not in kinds and len(kinds) >= GANG_KINDS:
+            return None
+        misses = kinds.setdefault(kind, set())
+        for one in self._kept_for(pod):
+            if one.uid not in misses and one.uid not in taken:
+                slices = place_within(self._state, one, pod)
+                if slices is not None:
+                    return one, slices
+                misses.add(one.uid)
+        return None
