@@ -4,12 +4,13 @@ Kubernetes deletes such a lender with its borrower's object (``ownerReferences``
 has ended, perhaps for ever. A lender is a tenant's own pod, so a forged one ends nothing but itself. The cluster is the
 record: pods are looked at each :data:`PERIOD` seconds, so a new controller finds them as they are, and a lender whose
 eviction is refused, as by a PodDisruptionBudget, is asked again. At most :data:`EVICTED` are asked at a time, others in
-the next round.
+the next round; namespaces take turns, so that one with thousands of such pods holds up no other.
 """
 
 import logging
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from heapq import nsmallest
 
 from tessera.api.names import LENDS_ANNOTATION
 from tessera.api.pods.slice_requests import lends_to
@@ -21,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two looks; evictions of one look.
 PERIOD, EVICTED = 60.0, 16
+#: Refused lenders that are remembered.
+_REFUSED = 1_000
 
 
 class EndedLoans:
@@ -33,14 +36,13 @@ class EndedLoans:
     def __init__(self, term: Term) -> None:
         self._evictor, self._clock, self._pods = Evictor(term.runtime.client), term.runtime.clock, term.pods
         #: UIDs of lenders whose eviction was refused last: others go first.
-        self._refused: deque[str] = deque(maxlen=1_000)
+        self._refused: dict[str, None] = {}
 
     async def run(self) -> None:
         """Evicts until cancelled."""
         while True:
             await self._clock.sleep(PERIOD)
-            found = sorted(self._find(), key=lambda each: each.metadata.uid in self._refused)
-            for lender in found[:EVICTED]:
+            for lender in choose_lenders(self._find(), self._refused):
                 await self._evict(lender)
 
     def _find(self) -> Iterator[Pod]:
@@ -57,7 +59,21 @@ class EndedLoans:
         meta = lender.metadata
         answer = await self._evictor.evict(meta.namespace, meta.name, meta.uid)
         if isinstance(answer, Blocked):
-            self._refused.append(meta.uid)
+            self._refused.pop(meta.uid, None)
+            self._refused[meta.uid] = None
+            if len(self._refused) > _REFUSED:
+                del self._refused[next(iter(self._refused))]
             _log.info("pod %s/%s lends to a pod that has ended, and stays: %s", meta.namespace, meta.name, answer.text)
         else:
             _log.info("pod %s/%s is evicted: it lends its slice to a pod that has ended", meta.namespace, meta.name)
+
+
+def choose_lenders(found: Iterable[Pod], refused: Container[str]) -> list[Pod]:
+    """Returns the lenders to evict now: those first whose eviction was not refused, of each namespace in turn."""
+    ranks = Counter[tuple[bool, str]]()
+    ranked: list[tuple[bool, int, Pod]] = []
+    for lender in found:
+        place = (lender.metadata.uid in refused, lender.metadata.namespace)
+        ranked.append((place[0], ranks[place], lender))
+        ranks[place] += 1
+    return [each[2] for each in nsmallest(EVICTED, ranked, key=lambda one: one[:2])]
