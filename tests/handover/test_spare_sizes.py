@@ -14,6 +14,7 @@ from tessera.cli.queue import Queues, lines_of
 from tessera.controller.objects.owners import Workload
 from tessera.explain.kueue_rows import KueueRows
 from tessera.handover.spare_sizes import AUTO_MOST, SpareDemand, cheapest
+from tessera.limits.planning import SPARE_SLICES
 from tessera.observe.queue_reading import QueueReading
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -56,6 +57,19 @@ def test_a_pod_in_the_place_of_one_that_ended_is_no_demand() -> None:
     demand.note_end("svc", 10_000.0)
     assert demand.note_pod("other", 10_001.0), "it is of another owner"
     assert demand.note_pod("svc", 10_031.0), "too late"
+
+
+def test_ends_are_forgotten_when_no_pod_can_take_their_place() -> None:
+    """Thousands of owners may come and go in a second: each end looks at those that are forgotten alone."""
+    demand = SpareDemand()
+    for second in range(100):
+        for owner in range(10):
+            demand.note_end(f"{second}-{owner}", float(second))
+    demand.note_end("69-0", 99.0)
+    assert {name.partition("-")[0] for name in demand._ended} == {str(second) for second in range(69, 100)}
+    assert not demand.note_pod("69-0", 99.5)
+    demand.note_end("last", 1_000.0)
+    assert list(demand._ended) == ["last"]
 
 
 def test_a_queue_says_auto_and_a_price() -> None:
@@ -145,6 +159,24 @@ def test_a_new_controller_knows_arrivals_by_the_pods_that_live(cluster: SlicerCl
         "auto: 1 new pods of services an hour; how long they wait is not known yet",
     )
     assert len(spares(cluster)) == 1
+
+
+def test_all_profiles_of_a_queue_share_its_spare_slices() -> None:
+    cluster = SlicerCluster()
+    cluster.pass_time(0)
+    profiles = ["1g.5gb", "2g.10gb", "3g.20gb"]
+    cluster.queue("serving", spare={"7g.40gb": SPARE_SLICES - 10, **dict.fromkeys(profiles, "auto")})
+    ledger = cluster.slicer.state.ledger
+    for profile in profiles:
+        ledger.reckon("serving", profile, AUTO_MOST, "auto")
+    assert [ledger.reckoned["serving", each] for each in profiles] == [
+        (AUTO_MOST, "auto"),
+        (2, "auto; at most 64 slices of all profiles together"),
+        (0, "auto; at most 64 slices of all profiles together"),
+    ]
+    ledger.reckon("serving", profiles[0], 0, "auto")
+    ledger.reckon("serving", profiles[2], 5, "auto")
+    assert sum(ledger.spares["serving"].values()) == SPARE_SLICES - 3
 
 
 def test_a_number_that_a_person_sets_again_counts_at_once(cluster: SlicerCluster) -> None:

@@ -47,7 +47,7 @@ class SpareDemand:
 
     def __init__(self) -> None:
         self._came: deque[float] = deque(maxlen=_ARRIVALS)
-        #: Pods that ended, by owner's name: when the last ones did.
+        #: Pods that ended, by owner's name: when the last ones did. The owner whose pod ended last is the last.
         self._ended: dict[str, deque[float]] = {}
         self._missing: deque[float] = deque(maxlen=SAMPLES)
         self._waits: deque[float] = deque(maxlen=SAMPLES)
@@ -68,8 +68,10 @@ class SpareDemand:
 
     def note_end(self, owner: str, now: float) -> None:
         """Takes in that a pod has ended."""
-        self._ended = {name: each for name, each in self._ended.items() if each[-1] >= now - _REPLACED}
-        self._ended.setdefault(owner, deque(maxlen=_ARRIVALS)).append(now)
+        self._ended[owner] = self._ended.pop(owner, deque(maxlen=_ARRIVALS))
+        self._ended[owner].append(now)
+        while self._ended[first := next(iter(self._ended))][-1] < now - _REPLACED:
+            del self._ended[first]
 
     def note_missing(self, seconds: float) -> None:
         """Takes in how long a spare slice was missing."""

@@ -16,6 +16,7 @@ from heapq import nsmallest
 
 from tessera.api.names import PodUid
 from tessera.api.queues import HALF_LIFE, Queue, Share
+from tessera.limits.planning import SPARE_SLICES
 
 #: Most queues whose usage the controller remembers. Some 650 bytes each; of more, the namespaces without a Queue that
 #: hold nothing and have used least are forgotten.
@@ -115,7 +116,13 @@ class QueueLedger:
         self.relieved.add(queue.name)
 
     def reckon(self, name: str, profile: str, number: int, why: str) -> None:
-        """Sets the number of spare slices of a profile that a queue leaves to the controller."""
+        """Sets the number of spare slices of a profile that a queue leaves to the controller.
+
+        It gets no more than are left of :data:`SPARE_SLICES`, which all profiles of the queue share.
+        """
+        left = max(0, SPARE_SLICES - sum(count for other, count in self.spares[name].items() if other != profile))
+        if number > left:
+            number, why = left, f"{why}; {SPARE_SLICES} of all profiles together"
         self.reckoned[name, profile] = number, why
         self.spares[name] = {**self.spares[name], profile: number}
 
