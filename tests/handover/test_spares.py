@@ -9,6 +9,7 @@ from tests.support.forecast_cluster import ForecastCluster
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
+from tessera.api.pods.gangs import Gang
 from tessera.cli.queue import Queues, lines_of
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners
@@ -18,6 +19,7 @@ from tessera.controller.slicing.reservations.reservation_record import RESERVATI
 from tessera.controller.slicing.state.events import PodDeleted
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.explain.kueue_rows import KueueRows
+from tessera.handover.reserved_images import PODS
 from tessera.handover.spares import LOOKED_AT, Spares
 from tessera.observe.queue_reading import QueueReading
 
@@ -260,6 +262,27 @@ def test_the_images_of_a_pod_come_to_the_node_of_its_reserved_slots(cluster: Sli
     cluster.pass_time(30)
     cluster.settle()
     assert not cluster.image_pulls, "once is enough"
+
+
+def test_images_come_for_each_namespace_in_turn() -> None:
+    """A gang in one namespace has more reserved pods than are looked at."""
+    cluster = SlicerCluster(reserve_after=60)
+    cluster.pass_time(0)
+    cluster.node("n1", count=16)
+    cluster.node("n2", count=16)
+    cluster.pulls = False
+    for number in range(32):
+        run(cluster, pod(cluster, f"batch-{number}", "7g.40gb", deadline=600.0))
+    gang = Gang("team-a/gang", "gang", 40)
+    for number in range(40):
+        cluster.pod(f"a-{number}", "1g.5gb", namespace="team-a", gang=gang, created=rfc3339(cluster.date))
+    other = pod(cluster, "b", "7g.40gb", namespace="team-b")
+    cluster.pass_time(61)
+    cluster.settle()
+    reserved = [uid for uid in cluster.slicer.state.reservations if uid in cluster.pods]
+    assert (len(reserved), other.uid in reserved) == (41, True)
+    assert len(cluster.image_pulls) == PODS
+    assert other.uid in cluster.image_pulls
 
 
 def test_the_queue_s_page_says_what_is_kept_though_no_pod_waits() -> None:

@@ -4,16 +4,19 @@ Rules:
 
 - Only while the slots are held by others: a pod that starts now pulls its images itself. Only within :data:`AHEAD`
   seconds of the expected start, since a reservation may move and a node throws unused images away.
-- At most :data:`PODS` pods, those that start first; how many pull at a time says :mod:`tessera.handover.image_pulls`.
+- At most :data:`PODS` pods, those that start first, of each namespace in turn: of one, few pull at a time
+  (:mod:`tessera.handover.image_pulls`).
 - Once for each pod and node. Nobody waits for the images: the pod gets its slots when they are free.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from heapq import nsmallest
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.slicing.planning.proposals import Proposal, Proposer
+from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
@@ -55,6 +58,17 @@ class ReservedImages(Proposer):
         ]
         self._pulled &= {(each.uid, each.node) for each in reserved}
         ahead = [each for each in reserved if (each.uid, each.node) not in self._pulled]
-        self._pulls = {each.uid: each.node for each in nsmallest(PODS, ahead, key=lambda one: (one.until, one.rank))}
+        self._pulls = {each.uid: each.node for each in _first_of_namespaces(ahead)}
         self.asks = bool(self._pulls)
         return iter(())
+
+
+def _first_of_namespaces(reserved: Iterable[Reservation]) -> list[Reservation]:
+    """Returns the first reservations, at most :data:`PODS`: of each namespace one before any gets a second."""
+    counts = Counter[str]()
+    turns: list[tuple[int, Reservation]] = []
+    for one in sorted(reserved, key=lambda each: (each.until, each.rank)):
+        namespace = one.key.partition("/")[0]
+        turns.append((counts[namespace], one))
+        counts[namespace] += 1
+    return [one for _, one in nsmallest(PODS, turns, key=lambda each: (each[0], each[1].until, each[1].rank))]
