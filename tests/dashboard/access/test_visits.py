@@ -193,7 +193,7 @@ async def test_why_is_for_those_who_may_list_the_pods() -> None:
 
 async def test_a_visitor_is_told_who_it_is() -> None:
     async with visits() as page, page.get("/whoami", "ann") as answer:
-        assert await answer.json() == {"user": "ann", "nodes": False, "namespaces": ["team-a"]}
+        assert await answer.json() == {"user": "ann", "nodes": False, "namespaces": ["team-a"], "past": []}
 
 
 @pytest.mark.parametrize("query", ["token=x", "access_token=x", "a=b&Token=x", "bearer=x"])
