@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from tessera.agent.base.processes import ProcessId
 from tessera.agent.inventory.card_ownership import CardShares
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition, claimed_geometry
@@ -11,6 +12,7 @@ from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement, SharingKind
 from tessera.kube.resources import Pod
 from tessera.memory_limits.grants import MemoryGrants
+from tessera.memory_limits.policy import CardUse, ProcessUse
 from tessera.mig.names import CLAIMED_SHARE
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -37,6 +39,35 @@ def test_a_pod_may_use_the_part_of_memory_of_its_shares(kind: SharingKind) -> No
     offer = add_offer(Advertisement(resources={}), found)
     grants = MemoryGrants().update(users, offer, {card.uuid: 40 * GIB}, PODS)
     assert {each.name: dict(each.limits) for each in grants} == {"a": {card.uuid: 20 * GIB}, "b": {card.uuid: 10 * GIB}}
+
+
+@pytest.mark.parametrize(
+    ("used", "limits"),
+    [
+        ({"a": 4, "b": 5}, {"a": 10, "b": 10, "c": 20}),
+        ({"a": 6, "b": 9}, {"a": 4, "b": 6, "c": 20}),
+        ({"a": 20, "b": 0}, {"a": 10, "b": 10, "c": 20}),
+        ({"a": 1, "b": 1, "c": 25}, {"a": 10, "b": 10, "c": 20}),
+    ],
+)
+def test_pods_of_one_claim_may_use_its_part_together(used: dict[str, int], limits: dict[str, int]) -> None:
+    """A tenant with one share and many pods that use it gets no more of the card than by one pod."""
+    found = cards(SharingKind.TIME_SLICING)
+    (card,) = found.gpus
+    pods = [
+        msgspec.convert({"metadata": {"uid": f"uid-{name}", "name": name, "namespace": "team"}}, Pod) for name in "abc"
+    ]
+    held = [("a", 0), ("b", 0), ("c", 1), ("c", 2)]
+    users = add_users({}, [(PodUid(f"uid-{pod}"), SlicePosition(card.uuid, CLAIMED_SHARE, n)) for pod, n in held], pods)
+    grants = MemoryGrants()
+    given = grants.update(users, add_offer(Advertisement(resources={}), found), {card.uuid: 40 * GIB}, pods)
+    uses = tuple(
+        ProcessUse(process=ProcessId(number, 1), bytes=size * GIB, pod=PodUid(f"uid-{name}"))
+        for number, (name, size) in enumerate(used.items(), 1)
+    )
+    seen = CardUse(device=card.uuid, total=40 * GIB, used=sum(used.values()) * GIB, uses=uses)
+    divided = grants.divide(given, users, [seen])
+    assert {each.name: each.limits[card.uuid] // GIB for each in divided} == limits
 
 
 def test_cards_that_claims_get_whole_or_cut_change_no_offer() -> None:

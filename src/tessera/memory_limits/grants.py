@@ -7,6 +7,8 @@ Rules:
 
 - The limit of a running pod is never lowered: when a profile divides a card anew, earlier pods keep their share. A pod
   without a recorded share may use the whole card.
+- Pods of one claim may use its part together, since a quota counts the claim once. While they use more, each of them is
+  as far over its limit as they are together (:meth:`MemoryGrants.divide`).
 - A pod's annotation may lower its limit (:data:`MEMORY_LIMIT_ANNOTATION`), never raise it to its neighbours' cost.
   With another annotation the agent only records events of excess on the pod (:data:`MEMORY_ENFORCEMENT_ANNOTATION`).
 - The processes of a static pod carry the hash of its manifest, not the UID of its mirror in the API; kubelet writes
@@ -16,12 +18,14 @@ Rules:
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
 from tessera.api.sharing.devices import SHARING_RULES, AdvertisedDevice, Advertisement
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
-from tessera.memory_limits.policy import MemoryGrant
+from tessera.memory_limits.policy import CardUse, MemoryGrant, sum_by_pod
 
 #: The hash of a static pod's manifest, on its mirror in the API (kubelet, ``ConfigMirrorAnnotationKey``).
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -86,6 +90,32 @@ class MemoryGrants:
         self.rejected_limits = {}
         return tuple(self._grant(pod, limits[uid]) for pod in pods if (uid := PodUid(pod.metadata.uid)) in limits)
 
+    def divide(
+        self, grants: Sequence[MemoryGrant], users: Mapping[str, Sequence[DeviceUser]], cards: Iterable[CardUse]
+    ) -> tuple[MemoryGrant, ...]:
+        """Returns the grants, with lower limits for pods that hold the same entries and use more than these together.
+
+        Args:
+            grants: result of :meth:`update`.
+            users: the containers that hold each device.
+            cards: what pods use.
+        """
+        lower: dict[tuple[str, PodUid], int] = {}
+        for card in cards:
+            used, shares = sum_by_pod(card.uses), self.shares.get(card.device, {})
+            for pods, ids in _groups(users.get(card.device, ())):
+                allowed = len(ids) * max(shares.get(pod, 0) for pod in pods)
+                total = sum(used.get(pod, 0) for pod in pods)
+                if len(pods) > 1 and card.device not in ids and total > allowed:
+                    lower |= {(card.device, pod): used[pod] * allowed // total for pod in pods if used.get(pod)}
+        return tuple(
+            msgspec.structs.replace(
+                grant,
+                limits={uuid: min(limit, lower.get((uuid, grant.pod), limit)) for uuid, limit in grant.limits.items()},
+            )
+            for grant in grants
+        )
+
     def _grant(self, pod: Pod, limits: Mapping[str, int]) -> MemoryGrant:
         meta = pod.metadata
         own = self._own_limit(pod)
@@ -147,3 +177,18 @@ def _entries(uuid: str, users: Sequence[DeviceUser]) -> dict[PodUid, int]:
     for user in users:
         count[user.pod] = count.get(user.pod, 0) + len(user.ids)
     return count | {user.pod: 0 for user in users if uuid in user.ids}
+
+
+def _groups(users: Sequence[DeviceUser]) -> list[tuple[set[PodUid], set[str]]]:
+    """Parts the users of a device so that no entry is in two groups: the pods of each, and their entries."""
+    groups: list[tuple[set[PodUid], set[str]]] = []
+    for user in users:
+        pods, ids = {user.pod}, set(user.ids)
+        others = []
+        for group in groups:
+            if group[0].isdisjoint(pods) and group[1].isdisjoint(ids):
+                others.append(group)
+            else:
+                pods, ids = pods | group[0], ids | group[1]
+        groups = [*others, (pods, ids)]
+    return groups

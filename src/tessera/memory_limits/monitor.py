@@ -193,7 +193,7 @@ class MemoryMonitor(MemoryWatch):
         totals = {card.device: card.total for card in cards if is_plausible_total(card.total)}
         grants = self._grants.update(users, self._inputs.offer(), totals, self._inputs.live_pods())
         self._save_shares()
-        return cards, grants
+        return cards, self._grants.divide(grants, users, cards)
 
     def _watched_devices(self) -> Sequence[str]:
         """Devices that are shared now, and those of which pods still hold earlier shares."""
