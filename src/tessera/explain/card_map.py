@@ -6,6 +6,7 @@ of other kinds.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -196,7 +197,7 @@ def _cards(instaslice: Instaslice) -> tuple[MappedCard, ...]:
 def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> MappedCard:
     if CLAIMED_SHARE in placements:
         count = len(placements[CLAIMED_SHARE].placements)
-        card = _whole_card(index, gpu, tiles, {SHARE: count - len(tiles)})
+        card = _whole_card(index, gpu, tiles, {SHARE: count - len(tiles)}, count)
         return msgspec.structs.replace(card, kind="shares", replicas=count)
     if any(map(is_device_profile, placements)):
         return _whole_card(index, gpu, tiles, dict.fromkeys((WHOLE_CARD,), 0 if tiles else 1))
@@ -212,8 +213,11 @@ def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], ti
     )
 
 
-def _whole_card(index: int, gpu: NodeGpu, tiles: Iterable[Tile], possible: dict[str, int]) -> MappedCard:
-    """A card that goes to ResourceClaims whole or in shares: its record is a slice for each."""
+def _whole_card(
+    index: int, gpu: NodeGpu, tiles: Iterable[Tile], possible: dict[str, int], parts: int = 1
+) -> MappedCard:
+    """A card that goes to ResourceClaims whole or in shares: its record is a slice for each of its parts."""
+    held = Counter(each.pod for each in tiles if each.pod)
     return MappedCard(
         index=index,
         uuid=gpu.gpu_uuid,
@@ -224,7 +228,7 @@ def _whole_card(index: int, gpu: NodeGpu, tiles: Iterable[Tile], possible: dict[
         tiles=(),
         possible=possible,
         kind="whole",
-        holders=tuple(CardHolder(pod=each.pod) for each in tiles if each.pod),
+        holders=tuple(CardHolder(pod=pod, share=min(1.0, number / parts)) for pod, number in held.items()),
     )
 
 

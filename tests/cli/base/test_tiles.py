@@ -1,5 +1,7 @@
 """`tessera map` shows each card's slices where they are, whose they are, and what is free."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -10,6 +12,7 @@ from tessera.cli.base.tiles import draw, draw_summary
 from tessera.explain.card_map import cards_of, pending_nodes
 from tessera.explain.fleet_map import ModelSummary, map_fleet, summarize
 from tessera.kube.resources import Node
+from tessera.mig.names import CLAIMED_SHARE
 
 DEGRADED = CardHealth(state="degraded")
 GPU = "GPU-42db43a1-526e-626d-ff2d-456bf26d9df0"
@@ -211,3 +214,15 @@ def test_a_kind_that_only_a_newer_agent_knows_is_shown_by_its_word() -> None:
     assert "a fabric" in text
     assert "1 x Tesla T4: 1 fabric" in text
     assert "\x1b" not in text
+
+
+def test_shares_of_claims_are_counted_by_pod_where_no_page_can_be_read() -> None:
+    places = [{"start": start, "size": 1} for start in range(4)]
+    table = {CLAIMED_SHARE: {"placements": places, "giProfileId": -1, "ciProfileId": -1}}
+    held = msgspec.to_builtins(node(("web", CLAIMED_SHARE, 0, 1), ("api", CLAIMED_SHARE, 1, 1)))
+    held["status"]["nodeResources"]["migPlacement"] = table
+    api = held["spec"]["podAllocationRequests"]["uid-api"]
+    api["slices"] = [*api["slices"], {**api["slices"][0], "start": 2}]
+    text = "\n".join(draw(cards_of([msgspec.convert(held, Instaslice)]), colour=False))
+    assert "3 of 4 shares held" in text
+    assert re.findall(r"shares (\d) of 4 +held +(\S+)", text) == [("1", "default/web"), ("2", "default/api")]
