@@ -17,7 +17,6 @@ import msgspec
 from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS
 from tessera.api.nodes.node_groups import NODE_GROUPS, NodeGroup
 from tessera.api.nodes.repairs import Repairs
-from tessera.cli.install.choices import PAGE_PORTS
 from tessera.gpu_operator.fields.keys import VALUES, Leaf, Shape
 
 Schema = dict[str, Any]
@@ -182,12 +181,7 @@ def _own() -> Schema:
                     "enabled": {"type": "boolean"},
                     "origins": _TEXTS,
                     "withoutToken": {"enum": ["refuse", "hide-names"]},
-                    "kedaPort": {
-                        "type": "integer",
-                        "minimum": 0,
-                        "maximum": 65535,
-                        "not": {"enum": sorted(PAGE_PORTS)},
-                    },
+                    "kedaPort": {"type": "integer", "minimum": 0, "maximum": 65535},
                 }
             ),
             "webhook": _closed(

@@ -14,6 +14,7 @@ from charts import rules
 from tessera import __version__
 from tessera.cli.base.controller_options import check_hosts, check_keys
 from tessera.cli.base.durations import parse_duration
+from tessera.cli.install.choices import PAGE_PORTS
 from tessera.cli.install.command import command as install_command
 from tessera.dashboard.names import PageNames
 from tessera.driver.build.settings import BuildSettings, check_settings
@@ -135,6 +136,14 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {"controller": {"extraArgs": ["--health-breaker-share=1.5"]}},
         'tessera.controller.extraArgs.0: --health-breaker-share: "1.5" is more than 1',
     ),
+    "port of the system": ({"dashboard": {"kedaPort": 80}}, "tessera.dashboard.kedaPort: 80 is no port from 1024"),
+    **{
+        f"port {each} of the page": (
+            {"dashboard": {"kedaPort": each}},
+            f"tessera.dashboard.kedaPort: the page's process has {each} already; write another, such as 9443",
+        )
+        for each in sorted(PAGE_PORTS)
+    },
     "rule of an option": (
         {"dashboard": {"extraArgs": ["--origin=gpu"]}},
         'tessera.dashboard.extraArgs.0: --origin: "gpu" is no origin of a page',

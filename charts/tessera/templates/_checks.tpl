@@ -30,6 +30,10 @@ files/rules.json; the schema has types, names and ranges.
 {{- if regexMatch "^[^/]*(tessera[.]dev|kubernetes[.]io|k8s[.]io)/" (.rebootAnnotation | default "") }}{{ $problems = append $problems (printf "tessera.repairs.rebootAnnotation: %q belongs to Tessera or Kubernetes; use a domain of yours" (trunc 100 .rebootAnnotation)) }}{{ end -}}
 {{- with .rebootCommand }}{{ if not (hasPrefix "/" (first .)) }}{{ $problems = append $problems (printf "tessera.repairs.rebootCommand: %q is no path on the host; begin it with /, without a shell" (trunc 100 (first .))) }}{{ end }}{{ end -}}
 {{- end -}}
+{{- with int .Values.tessera.dashboard.kedaPort }}
+{{- if lt . 1024 }}{{ $problems = append $problems (printf "tessera.dashboard.kedaPort: %d is no port from 1024 to 65535; write 9443, or 0 for none" .) }}
+{{- else if has . (list 8081 8088 8443) }}{{ $problems = append $problems (printf "tessera.dashboard.kedaPort: the page's process has %d already; write another, such as 9443" .) }}{{ end -}}
+{{- end -}}
 {{- if $problems }}{{ fail (printf "%s\n" (join "\n" $problems)) }}{{ end -}}
 {{- end -}}
 
