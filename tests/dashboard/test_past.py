@@ -44,17 +44,22 @@ class StandIn:
     Attributes:
         asked: the form and the headers of each query.
         answer: makes the answer to a form.
+        may_answer: answers are sent while it is set.
     """
 
     def __init__(self) -> None:
         self.asked: list[tuple[Mapping[str, Any], Mapping[str, str]]] = []
         self.answer: Callable[[Mapping[str, Any]], web.Response] = lambda _: web.Response(body=matrix())
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.url = ""
 
     async def _take(self, request: web.Request) -> web.Response:
         form = dict(await request.post())
         self.asked.append((form, dict(request.headers)))
-        return self.answer(form)
+        answer = self.answer(form)
+        await self.may_answer.wait()
+        return answer
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["StandIn"]:
@@ -216,6 +221,32 @@ async def test_no_visitor_waits_for_ever_behind_the_curves_of_others(monkeypatch
     assert {str(each) for each in found} == {
         "Prometheus does not answer in time: others ask for curves, too; ask again in a moment"
     }
+
+
+async def test_a_failure_that_its_visitor_did_not_wait_for_is_no_answer_for_the_next_one(stand_in: StandIn) -> None:
+    """A browser may leave at once, and an answer of seven days is kept for an hour."""
+    asked = asyncio.Event()
+
+    def refuse(_: Mapping[str, Any]) -> web.Response:
+        asked.set()
+        return web.Response(status=503)
+
+    clock = at(NOW)
+    past = PastReader(Prometheus(stand_in.url), clock)
+    stand_in.answer = refuse
+    stand_in.may_answer.clear()
+    left = asyncio.create_task(past.read("7d", CLUSTER, "ana"))
+    await asked.wait()
+    left.cancel()
+    making = [each for each in asyncio.all_tasks() if "PastReader._ask_all at" in str(each.get_coro())]
+    stand_in.may_answer.set()
+    assert [type(each) for each in await asyncio.gather(left, *making, return_exceptions=True)] == [
+        asyncio.CancelledError,
+        PastError,
+    ]
+    stand_in.answer = lambda _: web.Response(body=matrix())
+    clock.seconds += 5
+    assert set((await past.read("7d", CLUSTER, "ben")).curves["held"]) == {None}
 
 
 async def test_nobody_at_the_address() -> None:

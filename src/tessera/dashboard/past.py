@@ -231,11 +231,13 @@ class PastReader:
                 del self._answers[oldest]
                 self._again.pop(oldest, None)
             task = self._answers[place] = asyncio.create_task(self._ask_all(wanted, end - seconds, end, step))
-        try:
-            return await asyncio.shield(task)
-        finally:
-            if place in self._answers and task.done() and (task.cancelled() or task.exception() is not None):
-                self._again.setdefault(place, self._clock.monotonic() + _AGAIN)
+            task.add_done_callback(lambda done: self._note_failure(place, done))
+        return await asyncio.shield(task)
+
+    def _note_failure(self, place: tuple[str, Subject, int], task: asyncio.Task[PastDocument]) -> None:
+        """Has a making that failed tried again a little later, also when nobody waits for it any more."""
+        if (task.cancelled() or task.exception() is not None) and self._answers.get(place) is task:
+            self._again[place] = self._clock.monotonic() + _AGAIN
 
     async def _ask_all(self, wanted: Mapping[str, str], start: int, end: int, step: int) -> PastDocument:
         import aiohttp
