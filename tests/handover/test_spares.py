@@ -19,7 +19,7 @@ from tessera.controller.slicing.reservations.reservation_record import RESERVATI
 from tessera.controller.slicing.state.events import PodDeleted
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.explain.kueue_rows import KueueRows
-from tessera.handover.reserved_images import PODS
+from tessera.handover.reserved_images import AHEAD, PODS
 from tessera.handover.spares import LOOKED_AT, Spares
 from tessera.observe.queue_reading import QueueReading
 
@@ -283,6 +283,25 @@ def test_images_come_for_each_namespace_in_turn() -> None:
     assert (len(reserved), other.uid in reserved) == (41, True)
     assert len(cluster.image_pulls) == PODS
     assert other.uid in cluster.image_pulls
+
+
+def test_the_images_of_reserved_slots_come_in_time_though_nothing_else_happens() -> None:
+    cluster = SlicerCluster(reserve_after=60)
+    cluster.pass_time(0)
+    cluster.node("n1")
+    cluster.settle()
+    cluster.pulls = False
+    run(cluster, pod(cluster, "batch-1", "7g.40gb", deadline=2000.0))
+    waits = pod(cluster, "whole", "7g.40gb")
+    cluster.pass_time(61)
+    cluster.settle()
+    start = cluster.slicer.state.reservations[waits.uid].until
+    due = cluster.slicer.next_due
+    assert due is not None
+    assert cluster.date < due <= start - AHEAD
+    cluster.pass_time(start - AHEAD - cluster.date)
+    cluster.settle()
+    assert cluster.image_pulls == {waits.uid: "n1"}
 
 
 def test_the_queue_s_page_says_what_is_kept_though_no_pod_waits() -> None:
