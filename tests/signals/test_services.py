@@ -219,3 +219,23 @@ def test_a_thousand_restless_services_cost_a_bounded_number_of_requests_and_dela
             await lab.clock.sleep(PERIOD)
 
     in_lab(story)
+
+
+class Silent(ForwardingTransport):
+    """A server that takes requests and answers none."""
+
+    async def request(self, request: Request) -> Response:
+        await asyncio.Event().wait()
+        return await super().request(request)
+
+
+def test_a_silent_server_does_not_let_the_page_age() -> None:
+    async def story(lab: Lab) -> None:
+        way = Silent(InProcessTransport(lab.server, ADMIN))
+        seen = StatedPods(Client(way, field_manager="tessera", clock=lab.clock), lab.clock)
+        began = lab.clock.now()
+        page = await seen.fill(SignalsPage(services=shown(20)))
+        assert lab.clock.now() - began <= PERIOD
+        assert {each.stated for each in page.services} == {None}
+
+    in_lab(story)

@@ -6,10 +6,12 @@ ReplicaSets of a cluster costs more than this. Rules:
 - At most :data:`ASKED` are asked about in one round, of each namespace a first one before any gets a second: those
   whose pods have come or gone since they were asked about, then those asked about the longest ago.
 - A number that was not heard for :data:`AGE` seconds is not known, nor that of another kind.
+- A round waits :data:`ANSWER` seconds for answers: the page's other numbers must not age while the server is silent.
 """
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -24,7 +26,7 @@ from tessera.signals.services import ServiceKey, first_of_each
 #: Owners asked about in one round of 15 seconds: 1,000 services take four minutes, and four small requests a second.
 ASKED = 64
 #: Seconds.
-AGE = 600.0
+AGE, ANSWER = 600.0, 5.0
 #: Requests at a time.
 _AT_ONCE = 8
 #: What the controller may read (deploy/rbac.yaml).
@@ -59,7 +61,9 @@ class StatedPods:
                 stated = await self._ask(key)
             self._answers[key] = (self._clock.now(), pods[key], stated)
 
-        await asyncio.gather(*map(ask, self._next(pods)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER):
+                await asyncio.gather(*map(ask, self._next(pods)))
         oldest = self._clock.now() - AGE
         told = (self._answers.get(key, (oldest, 0, None)) for key in pods)
         known = (stated if when >= oldest else None for when, _, stated in told)
