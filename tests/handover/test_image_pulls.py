@@ -1,11 +1,15 @@
 """Pods that bring images to a node: what they are, and when their images are there."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
+from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
+from tessera.controller.slicing.planning.proposals import Proposer
+from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import (
     NAMESPACE_PULLS,
     PULLED_IMAGES,
@@ -13,10 +17,13 @@ from tessera.handover.image_pulls import (
     PullState,
     choose_next,
     choose_yielding,
+    find_wanted,
     judge,
     make_pull_pod,
     refusal_of,
 )
+from tessera.handover.reserved_images import PODS
+from tessera.handover.satellite import HandOverSatellite
 from tessera.kube.resources import Pod
 
 
@@ -69,6 +76,25 @@ def test_refused_images_leave_their_pulls_to_those_that_nobody_has_tried() -> No
         wanted = {**refused, PodUid("u"): namespace}
         present = set(refused) - set(choose_yielding(wanted, set(refused), set(refused)))
         assert choose_next(wanted, present, set(refused))[0] == "u"
+
+
+class Wants(Proposer):
+    """A proposer that wants images."""
+
+    def __init__(self, **pulls: str) -> None:
+        self._pulls = {PodUid(uid): NodeName(node) for uid, node in pulls.items()}
+
+    @property
+    def pulls(self) -> Mapping[PodUid, NodeName]:
+        return self._pulls
+
+
+def test_the_images_that_an_update_waits_for_come_before_those_of_reserved_slots() -> None:
+    reserved, update = Wants(r="n1", u="n2"), Wants(u="n1")
+    assert list(find_wanted([reserved, update]).items()) == [("u", "n1"), ("r", "n1")]
+    made = HandOverSatellite().make(SlicerCluster().slicer.state)
+    assert isinstance(made[-1], HandOver)
+    assert PODS < PULLS, "some are left for updates"
 
 
 THERE = {"terminated": {"reason": "StartError", "exitCode": 128}}

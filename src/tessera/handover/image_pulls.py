@@ -24,7 +24,7 @@ Rules:
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import Any
@@ -32,6 +32,7 @@ from typing import Any
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.leadership.informers import ClusterInput
 from tessera.controller.leadership.satellite import Term
+from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.state.events import ImagesPulled
 from tessera.handover.progress import PULL_SECONDS
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
@@ -105,7 +106,7 @@ class ImagePulls(ClusterInput):
                 self._due.set()
 
     async def _act(self) -> None:
-        wanted = {uid: node for each in self._slicer.proposers for uid, node in each.pulls.items()}
+        wanted = find_wanted(self._slicer.proposers)
         self._told &= wanted.keys()
         for name, pod in list(self.pods.items()):
             uid, node = PodUid(pod.metadata.labels[PULL_LABEL]), NodeName(pod.spec.node_name)
@@ -156,6 +157,17 @@ class ImagePulls(ClusterInput):
             await self._client.delete(PODS, name, self._namespace, uid=pod.metadata.uid, grace_seconds=0)
         except NotFound:
             return
+
+
+def find_wanted(proposers: Iterable[Proposer]) -> Mapping[PodUid, NodeName]:
+    """Returns by new pod the node to which its images are to come, in the order in which they do.
+
+    Images for which an old pod waits come first: of a pod that several proposers name, the last one's node counts.
+    """
+    wanted: dict[PodUid, NodeName] = {}
+    for each in proposers:
+        wanted = {**each.pulls, **{uid: node for uid, node in wanted.items() if uid not in each.pulls}}
+    return wanted
 
 
 def choose_yielding(

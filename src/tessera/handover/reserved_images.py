@@ -4,8 +4,8 @@ Rules:
 
 - Only while the slots are held by others: a pod that starts now pulls its images itself. Only within :data:`AHEAD`
   seconds of the expected start, since a reservation may move and a node throws unused images away.
-- At most :data:`PODS` pods, those that start first, of each namespace in turn: of one, few pull at a time
-  (:mod:`tessera.handover.image_pulls`).
+- At most :data:`PODS` pods, half of what pulls at a time (:mod:`tessera.handover.image_pulls`), since updates wait for
+  their images: those that start first, of each namespace in turn.
 - Once for each pod and node. Nobody waits for the images: the pod gets its slots when they are free.
 """
 
@@ -21,7 +21,7 @@ from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 
 #: Seconds, as long as a pull may take; and pods.
-AHEAD, PODS = 600.0, 32
+AHEAD, PODS = 600.0, 8
 
 
 class ReservedImages(Proposer):
