@@ -407,11 +407,16 @@ def by_job(release: Sequence[Manifest]) -> list[Manifest]:
     return list(drivers_in_charge(found) if choice.drivers else found)
 
 
+def release_of(case: Case, helm: Helm) -> list[Manifest]:
+    """The objects of the chart."""
+    return helm.template({**(case.nvidia or {}), "tessera": case.values}, "kube-system")
+
+
 def every_form(case: Case, helm: Helm, folder: Path) -> Iterator[tuple[str, dict[Key, Manifest]]]:
     """The objects of each form that has the choice."""
     if case.overlay is not None:
         yield "kustomize", by_name(kustomize(case, folder))
-    release = helm.template({**(case.nvidia or {}), "tessera": case.values}, "kube-system")
+    release = release_of(case, helm)
     yield "chart", by_name([*of_release(release), *by_job(release)])
     if case.arguments is None:
         return
@@ -429,16 +434,10 @@ def test_all_forms_make_the_same_objects(name: str, helm: Helm, tmp_path: Path) 
     (folder := tmp_path / "overlay").mkdir()
     (first, wanted), *others = every_form(MADE[name], helm, folder)
     assert others, f"only {first} has the choice"
+    plain = release_of(CASES["default"], helm)
+    assert (release_of(MADE[name], helm) == plain) == (name == "default"), "it compares the default with itself"
     for form, found in others:
         assert found.keys() == wanted.keys(), (first, form)
         for key, manifest in wanted.items():
             if msgspec.json.encode(found[key], order="sorted") != msgspec.json.encode(manifest, order="sorted"):
                 assert sorted(leaves(found[key])) == sorted(leaves(manifest)), (first, form, key)
-
-
-@pytest.mark.soak
-def test_a_choice_changes_objects(helm: Helm) -> None:
-    """Else a case would compare the default with itself."""
-    plain = helm.template({}, "kube-system")
-    same = [name for name, case in CASES.items() if helm.template({"tessera": case.values}, "kube-system") == plain]
-    assert same == ["default"]
