@@ -234,6 +234,30 @@ def test_without_journal_and_files_a_container_that_started_after_its_lender_cou
     assert not list(recall_loans(machine.table, own, pods)), "its file says that it has its own"
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["the files tell the older one", "nothing tells"])
+def test_of_two_lenders_one_loan_is_recalled(is_told: bool) -> None:
+    """That of which the files tell; else the newer one, as when the container started."""
+    newer = SlicePosition(GPU, "2g.10gb", 2)
+    found = SliceStateMachine(SliceJournal(owners={SMALL.device_id: WEB, BIG.device_id: LENDER, newer.device_id: NEXT}))
+    for name in (WEB, LENDER, NEXT):
+        found.handle(PodChanged(name, ended=False))
+    instances = tuple(
+        ObservedInstance(gi_id=each.start, position=each, size=size, computes=((0, f"MIG-{each.profile}"),))
+        for each, size in ((SMALL, 1), (newer, 2), (BIG, 4))
+    )
+    found.handle(GpuRead(GPU, {"1g.5gb": (0, 1), "2g.10gb": (2,), "3g.20gb": (4,)}, instances))
+    found.handle(InitialSyncDone())
+    when = "2026-11-30T12:00:00Z"
+    pods = [
+        runs_since(BORROWER, when),
+        runs_since(lender("next", creationTimestamp="2026-11-30T11:00:02Z"), when),
+        runs_since(lender(creationTimestamp="2026-11-30T11:00:01Z"), when),
+    ]
+    written = {SMALL.device_id: f"MIG-{BIG.profile}"} if is_told else {}
+    lent = BIG if is_told else newer
+    assert list(recall_loans(found.table, written, pods)) == [DevicesBound(WEB, {SMALL.device_id: lent})]
+
+
 def test_the_journal_knows_better_than_the_files(machine: SliceStateMachine) -> None:
     machine.handle(DevicesBound(WEB, {SMALL.device_id: SMALL}))
     assert not list(recall_loans(machine.table, {SMALL.device_id: "MIG-3g.20gb"}, [BORROWER, lender()]))

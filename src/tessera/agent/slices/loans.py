@@ -61,14 +61,14 @@ def find_lent(slices: SliceTable, pods: Iterable[Pod], borrower: Pod) -> tuple[P
     if MEMORY not in borrower.metadata.annotations or len(slices.slices_of(uid)) != 1:
         return None
     found = [
-        (each.metadata.creation_timestamp or "", each.metadata.uid, each, position)
+        (each, position)
         for each in pods
         if _runs(each)
         and is_lender(each)
         and lends_to(each, borrower)
         and (position := _loan(slices, PodUid(each.metadata.uid), uid)) is not None
     ]
-    return max(found, key=lambda each: each[:2])[2:] if found else None
+    return max(found, key=lambda each: _created(each[0]), default=None)
 
 
 def recall_loans(slices: SliceTable, written: Mapping[str, str], pods: Iterable[Pod]) -> Iterator[DevicesBound]:
@@ -82,6 +82,7 @@ def recall_loans(slices: SliceTable, written: Mapping[str, str], pods: Iterable[
     made = {device: each.position for each, _ in slices.observed_instances() for _, device in each.computes}
     live, known = list(pods), slices.bound_devices()
     given = {made.get(uuid) for uuids in written.values() for uuid in uuids.split(",")}
+    told: set[PodUid] = set()
     for device, uuid in written.items():
         position, own = made.get(uuid), _position(device)
         owner = slices.owners.get(position) if position is not None else None
@@ -94,27 +95,38 @@ def recall_loans(slices: SliceTable, written: Mapping[str, str], pods: Iterable[
         able = {each: pod for each, pod in slices.owners.items() if each.profile == own.profile and each not in given}
         found = [(pod in named, each == own, pod) for each, pod in able.items() if slices.lives(pod)]
         if found:
+            told.add(max(found)[-1])
             yield DevicesBound(max(found)[-1], {device: position})
-    yield from _assume_loans(slices, live, {each for each in given if each is not None})
+    others = [each for each in live if PodUid(each.metadata.uid) not in told]
+    yield from _assume_loans(slices, live, others, {each for each in given if each is not None})
 
 
-def _assume_loans(slices: SliceTable, live: list[Pod], given: AbstractSet[SlicePosition]) -> Iterator[DevicesBound]:
+def _assume_loans(
+    slices: SliceTable, live: list[Pod], borrowers: list[Pod], given: AbstractSet[SlicePosition]
+) -> Iterator[DevicesBound]:
     """Finds the loans of which neither journal nor CDI files tell: of each container that may have its lender's slice.
 
-    That is one of which nothing says that it got its own slice, and that started after its lender. Its device is not
-    known; that of its own position stands for it until its next start.
+    That is one of which nothing says that it got its own slice, and that started after its lender, the newest of
+    several. Its device is not known; that of its own position stands for it until its next start.
     """
-    for lender, borrower in ((one, other) for one in live if _runs(one) and is_lender(one) for other in live):
+    lenders = sorted((each for each in live if _runs(each) and is_lender(each)), key=_created, reverse=True)
+    for borrower in borrowers if lenders else ():
         uid = PodUid(borrower.metadata.uid)
         own = slices.slices_of(uid)
-        if not lends_to(lender, borrower) or len(own) != 1 or own[0] in given or slices.bindings_of(uid):
+        if len(own) != 1 or own[0] in given or slices.bindings_of(uid):
             continue
-        position = _loan(slices, PodUid(lender.metadata.uid), uid)
-        if position is not None and position not in given and started(borrower) >= started(lender) > "":
+        earlier = (each for each in lenders if lends_to(each, borrower) and _started(borrower) >= _started(each) > "")
+        lent = (_loan(slices, PodUid(each.metadata.uid), uid) for each in earlier)
+        position = next((each for each in lent if each is not None and each not in given), None)
+        if position is not None:
             yield DevicesBound(uid, {own[0].device_id: position})
 
 
-def started(pod: Pod) -> str:
+def _created(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.creation_timestamp or "", pod.metadata.uid
+
+
+def _started(pod: Pod) -> str:
     """When the containers of a pod that run started last; empty if none runs."""
     states = (each.running for each in pod.status.container_statuses)
     return max((each.started_at or "" for each in states if each is not None), default="")
