@@ -253,7 +253,7 @@ def _team_row(team: str, rows: list[LeaseRow]) -> TeamRow:
 #: Orders of the table, the largest first.
 TEAM_ORDERS: Mapping[str, Callable[[TeamRow], float]] = {
     "held": lambda row: row.held,
-    "busy": lambda row: -1.0 if row.busy is None else row.busy,
+    "busy": largest_first(lambda row: row.busy),
     "wasted": lambda row: row.wasted,
-    "power": lambda row: -1.0 if row.power is None else row.power,
+    "power": largest_first(lambda row: row.power),
 }

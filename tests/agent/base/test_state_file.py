@@ -24,7 +24,7 @@ from tessera.agent.health.fault import Fault
 from tessera.agent.health.history import PastFault
 from tessera.agent.health.history import StoredFaults as Marks
 from tessera.agent.health.repairs import StoredReboots
-from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.card_ownership import CardOwner, CardShares
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.agent.mig_config.events import InstancePlace
 from tessera.agent.mig_config.executor import LayoutRecord as LayoutJournal
@@ -33,6 +33,7 @@ from tessera.agent.mps.state import DaemonRecord, MpsState
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
+from tessera.api.sharing.devices import SharingKind
 from tessera.memory_limits.grants import Shares
 
 Value = dict[str, int]
@@ -193,6 +194,7 @@ FILES: dict[str, tuple[Any, Any]] = {
     "health.json": (Marks, Marks("boot-1", (MARK,), (PAST,))),
     "reboots.json": (StoredReboots, StoredReboots({"GPU-5a6b": "boot-1"})),
     "owners.json": (dict[str, CardOwner], {"GPU-5a6b": CardOwner.ON_DEMAND}),
+    "card-shares.json": (dict[str, CardShares], {"GPU-5a6b": CardShares(SharingKind.MPS, 4)}),
     "resources.json": (dict[str, float | None], {"nvidia.com/gpu": 12.5, "nvidia.com/gpu.shared": None}),
     "given.json": (list[tuple[str, tuple[str, ...]]], [("nvidia.com/gpu", ("GPU-5a6b::0", "GPU-5a6b::1"))]),
     "shares.json": (Shares, {"GPU-5a6b": {"u1": 2}}),
