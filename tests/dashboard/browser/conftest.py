@@ -88,6 +88,7 @@ class LivePage:
         prometheus: StandIn | None = None,
     ) -> None:
         self._prometheus = prometheus
+        self._clock_of_past = at(NOW)
         self._make_gate = make_gate
         self._provider = provider
         self._port = 0
@@ -110,6 +111,10 @@ class LivePage:
         assert self._task is not None
         self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(60)
+
+    def forget_past(self) -> None:
+        """Lets an hour pass for the curves, so that all are asked for again: answers are kept for their step."""
+        self._clock_of_past.seconds += 3600
 
     def publish(self, documents: Mapping[str, Document]) -> None:
         """Makes these the documents of the page."""
@@ -141,7 +146,7 @@ class LivePage:
             past = None
             if self._prometheus is not None:
                 await stack.enter_async_context(self._prometheus.serve())
-                past = PastReader(Prometheus(self._prometheus.url), at(NOW))
+                past = PastReader(Prometheus(self._prometheus.url), self._clock_of_past)
             server = PageServer(self._feeds, explain, address, gate, events=read_events, past=past)
             await server.run(announce)
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, expect
 from tests.dashboard.browser.conftest import LivePage, Visits
 from tests.dashboard.browser.scene import scene
 from tests.dashboard.test_past import StandIn, matrix
+
+Answer = Callable[[Mapping[str, Any]], web.Response]
 
 #: Height of the curve by a part of its query.
 HEIGHTS = {"share_ratio": 9.0, "busy": 0.6, "power": 2400.0, "waiting": 3.0, "wasted": 1.5, "memory": 0.7, "temper": 61}
@@ -26,7 +28,9 @@ def draw(form: Mapping[str, Any]) -> web.Response:
 
 @pytest.fixture(scope="module")
 def prometheus() -> StandIn:
-    return StandIn()
+    found = StandIn()
+    found.answer = draw
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +41,17 @@ def live(browser: Browser, prometheus: StandIn) -> Iterator[LivePage]:
     found.stop()
 
 
-@pytest.fixture(autouse=True)
-def _answers(prometheus: StandIn) -> None:
+@pytest.fixture
+def answer(live: LivePage, prometheus: StandIn) -> Iterator[Callable[[Answer], None]]:
+    """Sets what Prometheus answers in this test."""
+
+    def use(made: Answer) -> None:
+        live.forget_past()
+        prometheus.answer = made
+
+    yield use
     prometheus.answer = draw
+    live.forget_past()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -91,13 +103,15 @@ def test_a_card_has_its_past(visit: Visits) -> None:
         (200, matrix(), "Prometheus has no value of this time: it does not scrape Tessera, or did not then."),
     ],
 )
-def test_why_there_are_no_curves(status: int, body: bytes, sentence: str, visit: Visits, prometheus: StandIn) -> None:
-    prometheus.answer = lambda _: web.Response(status=status, body=body)
+def test_why_there_are_no_curves(
+    status: int, body: bytes, sentence: str, visit: Visits, answer: Callable[[Answer], None]
+) -> None:
+    answer(lambda _: web.Response(status=status, body=body))
     expect(visit("#t=6h").region("The last hours")).to_contain_text(sentence)
 
 
-def test_what_no_card_measures_is_not_available(visit: Visits, prometheus: StandIn) -> None:
-    prometheus.answer = lambda form: web.Response(body=matrix()) if "busy" in form["query"] else draw(form)
+def test_what_no_card_measures_is_not_available(visit: Visits, answer: Callable[[Answer], None]) -> None:
+    answer(lambda form: web.Response(body=matrix()) if "busy" in form["query"] else draw(form))
     past = visit("#t=15m").region("The last hours")
     expect(past).to_contain_text("busy n/a")
     expect(past).to_contain_text("n/a: no card measures it, or Prometheus lacks Tessera's recording rules.")
