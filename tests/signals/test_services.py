@@ -221,6 +221,33 @@ def test_a_thousand_restless_services_cost_a_bounded_number_of_requests_and_dela
     in_lab(story)
 
 
+class Refusing(ForwardingTransport):
+    """A server that has too much to do, while it is told so."""
+
+    busy = False
+
+    async def request(self, request: Request) -> Response:
+        return Response(status=429, body=b"{}") if self.busy else await super().request(request)
+
+
+def test_a_number_outlives_a_server_that_is_busy_but_not_for_ever() -> None:
+    async def story(lab: Lab) -> None:
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "team"}})
+        await lab.client.create(DEPLOYMENTS.as_dicts(), deployment("s0000", 5), "team")
+        way = Refusing(InProcessTransport(lab.server, ADMIN))
+        seen = StatedPods(Client(way, field_manager="tessera", clock=lab.clock), lab.clock)
+        for busy, seconds, number in ((False, 0.0, 5), (True, PERIOD, 5), (True, stated.AGE, None), (False, PERIOD, 5)):
+            await lab.clock.sleep(seconds)
+            way.busy = busy
+            (found,) = (await seen.fill(SignalsPage(services=shown(1)))).services
+            assert found.stated == number, (busy, seconds)
+        await lab.client.delete(DEPLOYMENTS, "s0000", "team")
+        (found,) = (await seen.fill(SignalsPage(services=shown(1)))).services
+        assert found.stated is None
+
+    in_lab(story)
+
+
 class Silent(ForwardingTransport):
     """A server that takes requests and answers none."""
 

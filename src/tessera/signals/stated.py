@@ -12,13 +12,13 @@ ReplicaSets of a cluster costs more than this. Rules:
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import DEPLOYMENTS, REPLICASETS, STATEFULSETS, Deployment, ReplicaSet, Resource
 from tessera.signals.page import SignalsPage
 from tessera.signals.services import ServiceKey, first_of_each
@@ -37,6 +37,18 @@ _KINDS: Mapping[str, Resource[Any]] = {
 }
 
 
+class _Answer(NamedTuple):
+    """What is known of a service: when it was asked about and its pods then; the number and when it was heard."""
+
+    asked: float = 0.0
+    pods: int = -1
+    heard: float = 0.0
+    stated: int | None = None
+
+
+_NONE = _Answer()
+
+
 class StatedPods:
     """Asks owners, and remembers what they state.
 
@@ -47,8 +59,7 @@ class StatedPods:
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client, self._clock = client, clock
-        #: By service, when it was asked about, its pods at that time, and the number; None if nobody states one.
-        self._answers: dict[ServiceKey, tuple[float, int, int | None]] = {}
+        self._answers: dict[ServiceKey, _Answer] = {}
 
     async def fill(self, page: SignalsPage) -> SignalsPage:
         """Returns the page with what the owners of its services state."""
@@ -58,31 +69,34 @@ class StatedPods:
 
         async def ask(key: ServiceKey) -> None:
             async with turn:
-                stated = await self._ask(key)
-            self._answers[key] = (self._clock.now(), pods[key], stated)
+                found = await self._ask(key)
+            self._answers[key] = found._replace(asked=self._clock.now(), pods=pods[key])
 
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER):
                 await asyncio.gather(*map(ask, self._next(pods)))
         oldest = self._clock.now() - AGE
-        told = (self._answers.get(key, (oldest, 0, None)) for key in pods)
-        known = (stated if when >= oldest else None for when, _, stated in told)
+        told = (self._answers.get(key, _NONE) for key in pods)
+        known = (each.stated if each.heard >= oldest else None for each in told)
         pairs = zip(page.services, known, strict=True)
         services = tuple(msgspec.structs.replace(each, stated=number) for each, number in pairs)
         return msgspec.structs.replace(page, services=services)
 
     def _next(self, pods: Mapping[ServiceKey, int]) -> list[ServiceKey]:
         def asked(key: ServiceKey) -> float:
-            when, before, _ = self._answers.get(key, (0.0, -1, None))
-            return when if before == pods[key] else 0.0
+            known = self._answers.get(key, _NONE)
+            return known.asked if known.pods == pods[key] else 0.0
 
         return first_of_each((key for key in pods if key.kind in _KINDS), ASKED, asked)
 
-    async def _ask(self, key: ServiceKey) -> int | None:
+    async def _ask(self, key: ServiceKey) -> _Answer:
+        """Returns what the owner states; what is known already if the server does not say it now."""
         try:
             found: Deployment | ReplicaSet = await self._client.get(_KINDS[key.kind], key.name, key.namespace)
+        except NotFound:
+            return _Answer(heard=self._clock.now())
         except (ApiError, OSError):
-            return None
-        if found.metadata.deletion_timestamp is not None:
-            return 0
-        return 1 if found.spec.replicas is None else max(0, found.spec.replicas)
+            return self._answers.get(key, _NONE)
+        wanted = 1 if found.spec.replicas is None else max(0, found.spec.replicas)
+        is_deleted = found.metadata.deletion_timestamp is not None
+        return _Answer(heard=self._clock.now(), stated=0 if is_deleted else wanted)
