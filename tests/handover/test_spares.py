@@ -19,7 +19,7 @@ from tessera.controller.slicing.reservations.reservation_record import RESERVATI
 from tessera.controller.slicing.state.events import PodDeleted
 from tessera.controller.slicing.state.instructions import ReportQueue
 from tessera.explain.kueue_rows import KueueRows
-from tessera.handover.reserved_images import AHEAD, PODS
+from tessera.handover.reserved_images import AHEAD, PODS, ReservedImages
 from tessera.handover.spares import LOOKED_AT, Spares
 from tessera.observe.queue_reading import QueueReading
 
@@ -302,6 +302,25 @@ def test_the_images_of_reserved_slots_come_in_time_though_nothing_else_happens()
     cluster.pass_time(start - AHEAD - cluster.date)
     cluster.settle()
     assert cluster.image_pulls == {waits.uid: "n1"}
+
+
+def test_images_are_pulled_once_though_the_expected_start_moves(cluster: SlicerCluster) -> None:
+    cluster.queue("serving")
+    cluster.pulls = False
+    run(cluster, pod(cluster, "batch-1", "7g.40gb", deadline=AHEAD))
+    waits = pod(cluster, "whole", "7g.40gb")
+    cluster.pass_time(61)
+    cluster.settle()
+    images = ReservedImages(cluster.slicer.state)
+    assert not list(images.review(frozenset()))
+    assert images.pulls == {waits.uid: "n1"}
+    images.note_images(waits.uid, NodeName("n1"), "")
+    reservation = cluster.slicer.state.reservations[waits.uid]
+    start = reservation.until
+    for until in (cluster.date + 2 * AHEAD, start):
+        reservation.until = until
+        assert not list(images.review(frozenset()))
+        assert not images.pulls
 
 
 def test_the_queue_s_page_says_what_is_kept_though_no_pod_waits() -> None:

@@ -56,11 +56,11 @@ class ReservedImages(Proposer):
             for uid, each in state.reservations.items()
             if each.number and uid in state.waiting and holders_of(state, each)
         ]
-        starts = (each.until - AHEAD for each in reserved)
-        self.next_due = min((each for each in starts if each > state.now), default=None)
-        reserved = [each for each in reserved if each.until <= state.now + AHEAD]
         self._pulled &= {(each.uid, each.node) for each in reserved}
-        ahead = [each for each in reserved if (each.uid, each.node) not in self._pulled]
+        lacking = [each for each in reserved if (each.uid, each.node) not in self._pulled]
+        dues = (each.until - AHEAD for each in lacking)
+        self.next_due = min((each for each in dues if each > state.now), default=None)
+        ahead = [each for each in lacking if each.until <= state.now + AHEAD]
         self._pulls = {each.uid: each.node for each in _first_of_namespaces(ahead)}
         self.asks = bool(self._pulls)
         return iter(())
