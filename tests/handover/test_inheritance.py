@@ -268,6 +268,45 @@ def test_one_pod_of_a_group_gets_its_slots_beside_the_others(cluster: SlicerClus
     assert sum(not has_slices(cluster, pod) for pod in batch) == left
 
 
+def test_groups_of_two_owners_of_one_name_get_their_slots_back(cluster: SlicerCluster) -> None:
+    """Such as of a StatefulSet that was deleted without its pods and made again."""
+    cluster.workloads |= {owner: Workload(owner, 2) for owner in "ab"}
+
+    def pods(which: str) -> list[PodInfo]:
+        return [
+            waiting(
+                cluster,
+                f"set-{owner}-{number}-{which}",
+                "1g.5gb",
+                maker="StatefulSet/set",
+                owner=owner,
+                gang=Gang(f"default/{owner}", owner, 2),
+            )
+            for owner in "ab"
+            for number in range(2)
+        ]
+
+    olds = pods("old")
+    cluster.settle()
+    olds = [
+        cluster.put(replace(cluster.pods[pod.uid], node=NodeName(cluster.where(pod)[0][0]), started=cluster.date))
+        for pod in olds
+    ]
+    cluster.pass_time(60)
+    batch = [waiting(cluster, f"batch-{number}", "1g.5gb", namespace="team-b") for number in range(9)]
+    cluster.settle()
+    late = [pod for pod in batch if not has_slices(cluster, pod)]
+    assert len(late) > 4
+    for old in olds:
+        end(cluster, old)
+    for old in olds:
+        gone(cluster, old)
+    news = pods("new")
+    cluster.settle()
+    assert all(has_slices(cluster, pod) for pod in news)
+    assert not any(has_slices(cluster, pod) for pod in late)
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_clone_set_leaves_its_slots_to_its_next_pod(cluster: SlicerCluster, killed: bool) -> None:
     old = running(cluster, "svc-a", "7g.40gb", maker="CloneSet/svc", owner="clones")

@@ -231,15 +231,9 @@ class Inheritance(Proposer):
 
     def _give_to_gangs(self, found: Mapping[str, Sequence[tuple[Owner, Reservation]]]) -> Iterator[Proposal]:
         """Gives what is still kept to gangs, whose pods may have several topmost owners."""
-        tops = {each: top for top, kept in found.items() for owner, _ in kept for each in self.pods.siblings(owner)}
-        known = self._workloads
-        waiting = [
-            pod
-            for owner, top in tops.items()
-            if (workload := known[owner]) is not None and workload.top == top
-            for pod in self.pods.of(owner)
-            if self._may_inherit(pod)
-        ]
+        asked = dict.fromkeys(each for kept in found.values() for one, _ in kept for each in self.pods.siblings(one))
+        tops = {owner: workload.top for owner in asked if (workload := self._workloads[owner]) is not None}
+        waiting = [pod for owner in tops for pod in self.pods.of(owner) if self._may_inherit(pod)]
         left = self._state.reservations
 
         def kept_for(pod: PodInfo) -> Sequence[Reservation]:
