@@ -16,7 +16,9 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_L
 from tessera.api.pods.gangs import Gang
 from tessera.claims.controller import published_devices
 from tessera.claims.controller.claims import Claims
+from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.objects.pod_constraints import NodeConstraints
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     LastGatesObserved,
@@ -25,7 +27,7 @@ from tessera.controller.slicing.state.events import (
     RecordObserved,
     RefusalTimedOut,
 )
-from tessera.controller.slicing.state.instructions import PatchRecord, Ungate
+from tessera.controller.slicing.state.instructions import Evict, PatchRecord, Ungate
 from tessera.dra import pool_reader
 from tessera.dra.limits import SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.dra.node_devices import DRIVER
@@ -514,8 +516,51 @@ def test_slots_are_reserved_for_a_large_claim() -> None:
     assert cluster.where(large)
 
 
+# Issues of kubernetes-sigs/dra-driver-nvidia-gpu, by number, as in tests/cluster/test_odd_claims.py
+
+
+def test_932_small_slices_gather_on_one_card() -> None:
+    """Its claims take the first device that fits, on a node that is chosen by CPU and memory."""
+    cluster = ClaimCluster()
+    for name in ("n1", "n2"):
+        cluster.claim_node(name, count=2)
+    small = [cluster.user(f"s{n}", cluster.claim(f"s{n}", request("x", ONE))) for n in range(6)]
+    for _ in small:
+        cluster.settle()
+    cards = {(pool, device.split("-mig")[0]) for n in range(6) for pool, device in cluster.devices(f"default/s{n}")}
+    assert len(cards) == 1
+
+
+def test_933_room_that_ended_pods_left_in_pieces_is_made_whole_by_a_move() -> None:
+    """There it stays in pieces until the pods on it have ended."""
+    cluster = ClaimCluster(moves=MoveSettings(mode=MoveMode.EVICT))
+    cluster.classes.append(profile_class(DRIVER, "7g.40gb"))
+    cluster.tell_claims()
+    cluster.pass_time(1)
+    cluster.claim_node("n1")
+    ended, _ = running(cluster, "ended", THREE), running(cluster, "small", ONE)
+    cluster.claim_node("n2")
+    running(cluster, "half", THREE)
+    cluster.remove(ended)
+    cluster.pass_time(600)
+    large = cluster.user("large", cluster.claim("large", request("x", "mig-7g.40gb.tessera.dev")))
+    cluster.settle()
+    assert not cluster.where(large)
+    cluster.pass_time(61)
+    cluster.settle()
+    assert len([each for each in cluster.writes if isinstance(each, Evict)]) == 1
+    assert cluster.where(large)
+
+
+def running(cluster: ClaimCluster, name: str, device_class: str) -> PodInfo:
+    """A pod with a claim that runs, and may move."""
+    pod = cluster.user(name, cluster.claim(name, request("x", device_class)), movable=True, owner=f"owner-{name}")
+    cluster.settle()
+    return cluster.put(replace(cluster.pods[pod.uid], started=cluster.date))
+
+
 @pytest.mark.parametrize("attribute", ["gpu.tessera.dev/parentUUID", "gpu.tessera.dev/productName"])
-def test_devices_that_a_constraint_compares_are_of_one_card(attribute: str) -> None:
+def test_897_devices_that_a_constraint_compares_are_of_one_card_and_of_their_profiles(attribute: str) -> None:
     cluster = ClaimCluster()
     cluster.claim_node("n1", count=2)
     for number in range(2):
@@ -527,6 +572,8 @@ def test_devices_that_a_constraint_compares_are_of_one_card(attribute: str) -> N
     cluster.settle()
     cards = {device.split("-mig")[0] for _, device in cluster.devices(key)}
     assert (len(cluster.devices(key)), len(cards)) == (4, 1), cluster.where(pod)
+    results = cluster.read_claim(key).status.allocation.devices.results  # type: ignore[union-attr]
+    assert [(each.request, "3g" in each.device) for each in results] == [("x", True), *[("y", False)] * 3]
 
 
 def test_devices_of_one_card_that_no_card_has_are_refused_for_good() -> None:

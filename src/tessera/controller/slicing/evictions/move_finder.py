@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.filters.resources import Filter, shortages
-from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.planning.planner import Planner, list_objections
@@ -258,5 +257,4 @@ def unpinned(pod: PodInfo) -> PodInfo:
     """Returns a pod as its owner makes it anew: without its node, and without the pin to its host."""
     given = pod.constraints
     selector = tuple(each for each in given.selector if each[0] != HOSTNAME_LABEL)
-    constraints = NodeConstraints(selector=selector, terms=given.terms, tolerations=given.tolerations)
-    return replace(pod, node=NodeName(""), hostname="", constraints=constraints)
+    return replace(pod, node=NodeName(""), hostname="", constraints=replace(given, selector=selector))
