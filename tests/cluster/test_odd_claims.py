@@ -85,7 +85,7 @@ def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_kubelet_has_given
 
 
 @pytest.mark.parametrize("while_away", [False, True])
-def test_a_claim_that_is_deleted_twice_leaves_nothing(in_lab: InLab, while_away: bool) -> None:
+def test_1278_a_claim_that_is_deleted_twice_leaves_nothing(in_lab: InLab, while_away: bool) -> None:
     """NVIDIA's driver keeps a claim for ever that was deleted while it was away (its issues 840 and 1278)."""
 
     async def scenario(lab: VirtualLab) -> None:

@@ -161,9 +161,9 @@ def test_no_text_that_is_no_name_enters_a_query(name: str) -> None:
             "out of [31m memory",
         ),
         (503, b"<html>" + b"x" * 10_000, "answers with status 503", "<html>xxx"),
-        (200, b"<html>", "what answers is no Prometheus", ""),
-        (200, b'{"data":{"resultType":"matrix","result":[{"values":[[1,"x"]]}]}}', "is no Prometheus", ""),
-        (200, b'{"data":{"resultType":"matrix","result":[{"values":[[1e999,"1"]]}]}}', "is no Prometheus", ""),
+        (200, b"<html>", "the address answers, but not as a Prometheus does", ""),
+        (200, b'{"data":{"resultType":"matrix","result":[{"values":[[1,"x"]]}]}}', "not as a Prometheus does", ""),
+        (200, b'{"data":{"resultType":"matrix","result":[{"values":[[1e999,"1"]]}]}}', "not as a Prometheus does", ""),
         (200, matrix([(1, "1")], [(1, "2")]), "several series", ""),
         (200, b" " * 300_000, "more than these curves can have", ""),
         (200, b'{"data":{"x":' + b"[" * 100_000, "is no Prometheus", ""),
@@ -204,7 +204,7 @@ async def test_an_answer_that_would_grow_when_unpacked_is_not_unpacked(stand_in:
     packed = gzip.compress(b" " * 50_000_000)
     assert len(packed) < 60_000
     stand_in.answer = lambda _: web.Response(body=packed, headers={"Content-Encoding": "gzip"})
-    with pytest.raises(PastError, match="what answers is no Prometheus"):
+    with pytest.raises(PastError, match="the address answers, but not as a Prometheus does"):
         await reader(stand_in).read("1h", CLUSTER, "ana")
 
 

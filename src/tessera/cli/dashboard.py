@@ -63,8 +63,8 @@ _IN_CLUSTER: Mapping[str, Any] = {
 @click.option(
     "--prometheus-folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Send that Prometheus the token in the file token of this folder, over HTTPS alone, and check its certificate"
-    " by ca.crt there, if they exist.",
+    help="Folder with a bearer token for that Prometheus (file token), which is sent by HTTPS alone, and with the"
+    " authority of its certificate (ca.crt), if they exist.",
 )
 @click.option(
     "--tls-folder",

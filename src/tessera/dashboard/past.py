@@ -286,7 +286,7 @@ class PastReader:
         if parts.scheme != "https" and host not in LOOPBACK:
             raise PastError("the page's token for Prometheus goes over HTTPS alone: its address must begin with https")
         if not re.fullmatch(r"[!-~]+", token):
-            raise PastError("the page's token for Prometheus is none: it has blanks or line breaks")
+            raise PastError("the page's token for Prometheus is wrong: it has blanks or line breaks inside")
         return context, {**headers, "Authorization": f"Bearer {token}"}
 
 
@@ -347,7 +347,7 @@ def _curve(body: bytes, start: int, end: int, step: int) -> tuple[float | None, 
             if math.isfinite(value):
                 found[round((time - start) / step)] = round(value, 4)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, OverflowError, RecursionError) as error:
-        raise PastError("what answers is no Prometheus", str(error)[:_TEXT]) from None
+        raise PastError("the address answers, but not as a Prometheus does", str(error)[:_TEXT]) from None
     if len(data.result) > 1:
         raise PastError("Prometheus answers with several series where one was asked for")
     return tuple(found.get(place) for place in range((end - start) // step + 1))

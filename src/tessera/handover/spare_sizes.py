@@ -105,8 +105,8 @@ class SpareDemand:
         most = f", {AUTO_MOST} at most" if number == AUTO_MOST else ""
         return Size(
             number,
-            f"{came}; without a spare slice one waits {waits:.0f} s, a slice that is taken is missing for"
-            f" {missing:.0f} s (means), and a second of waiting costs {idle} of an idle slice{most}",
+            f"{came}; on average, one without a spare slice waits {waits:.0f} s, and a taken slice is replaced after"
+            f" {missing:.0f} s; a second of waiting costs {idle} of an idle slice{most}",
         )
 
 

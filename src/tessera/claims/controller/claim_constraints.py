@@ -84,7 +84,8 @@ class ConstraintReader:
                 raise ClaimRefused(f"{field} compares {attribute}, which only {has} have: compare index")
             if not rule.distinct and (len(roles) > 1 or CLAIMED_CARD in roles):
                 raise ClaimRefused(
-                    f"{field} wants several devices of one card, which is given whole, in shares, or cut"
+                    f"{field} wants several devices of one card, but a card is given whole, in shares or in slices:"
+                    " leave it out"
                 )
             yield CardRule(devices, rule.distinct)
         elif attribute in NODE_WIDE:

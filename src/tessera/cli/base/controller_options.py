@@ -252,8 +252,8 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         "preferences",
         {
             "type": click.Choice(("ties", "price", "first")),
-            "help": "What pods prefer of their node decides among places that cost the cards nothing more, or a little"
-            " more, or comes first.  [default: ties]",
+            "help": "What the preferences of pods for nodes may cost the cards: ties: nothing; price: a little; first:"
+            " anything.  [default: ties]",
         },
     ),
 )

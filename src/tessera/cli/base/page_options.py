@@ -54,8 +54,11 @@ def prometheus_options(prefix: str, *, text: str) -> Callable[[F], F]:
 
     Args:
         prefix: what their names begin with, ``--`` or ``--dashboard-``.
-        text: the beginning of each help.
+        text: the beginning of each help; may be empty.
     """
+
+    def sentence(rest: str) -> str:
+        return text + rest if text else rest[0].upper() + rest[1:]
 
     def add(function: F) -> F:
         function = click.option(
@@ -63,14 +66,16 @@ def prometheus_options(prefix: str, *, text: str) -> Callable[[F], F]:
             "prometheus_labels",
             metavar="NAME=VALUE",
             multiple=True,
-            help=f"{text}take only series with this label, where one Prometheus has several clusters; repeatable.",
+            help=sentence("take only series with this label, where one Prometheus has several clusters; repeatable."),
         )(function)
         return click.option(
             f"{prefix}prometheus",
             "prometheus",
             metavar="URL",
-            help=f"{text}show curves of up to 7 days from this Prometheus, e.g. http://prometheus.example.com:9090."
-            "  [default: the last hours, as the page saw them]",
+            help=sentence(
+                "show curves of up to 7 days from this Prometheus, e.g. http://prometheus.example.com:9090."
+                "  [default: the last hours, from the page's memory]"
+            ),
         )(function)
 
     return add

@@ -85,7 +85,7 @@ def command(
     """Show what cards and pods do: activity, memory, power, temperature, and the state of each lease.
 
     A row of services is a Deployment, StatefulSet or other owner whose pods hold or want cards. It has the ready pods,
-    of those that the owner made; requests per second and waiting requests, by the pods' own pages; how many further
+    of those that the owner states; requests per second and waiting requests, by the pods' own pages; how many further
     pods fit now; when the next pod starts; what the cards do and draw; and findings: what is wrong with its pods, with
     the evidence below.
 
