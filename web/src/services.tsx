@@ -146,7 +146,11 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
           </tbody>
         </table>
       )}
-      {servicesCut > 0 && <p class="quiet">{count(servicesCut, "more service")} beyond the most that are told.</p>}
+      {servicesCut > 0 && (
+        <p class="quiet">
+          Not shown: {count(servicesCut, "more service")}, beyond the most that the controller reports.
+        </p>
+      )}
       <Spares />
       {services.length > size && (
         <button type="button" onClick={() => setSize(size + 4 * PAGE)}>
@@ -163,13 +167,12 @@ function Spares() {
   if (spares.length === 0) return null;
   return (
     <ul class="plain" aria-label="Spare slices">
-      {spares.map(([key, { queue, profile, free, wanted, fault }]) => (
+      {spares.map(([key, { queue, profile, free, wanted, fault, why }]) => (
         <li key={key}>
           Queue {queue} keeps{" "}
-          <b class={free < wanted ? "warn" : ""}>
-            {integer(free)} of {integer(wanted)}
-          </b>{" "}
+          <b class={free < wanted ? "warn" : ""}>{wanted === 0 ? "no" : `${integer(free)} of ${integer(wanted)}`}</b>{" "}
           {profile} free for the next pods of its services{fault && `: ${fault}`}.
+          {why && <span class="quiet"> {asSentence(why)}</span>}
         </li>
       ))}
     </ul>

@@ -223,12 +223,16 @@ def test_spare_slices_and_services_that_are_not_told_stand_with_the_services(vis
             **documents,
             "summary": msgspec.structs.replace(summary, services_cut=12),
             "spare/web/1g.10gb": SpareSlices(queue="web", profile="1g.10gb", free=1, wanted=2, fault="no card has it"),
+            "spare/web/2g.10gb": SpareSlices(queue="web", profile="2g.10gb", free=0, wanted=0, why="auto: none came"),
         }
     )
     services = visit().region("Services")
-    told = "Queue web keeps 1 of 2 1g.10gb free for the next pods of its services: no card has it."
-    expect(services.get_by_role("list", name="Spare slices")).to_have_text(told)
-    expect(services).to_contain_text("12 more services beyond the most that are told.")
+    told = [
+        "Queue web keeps 1 of 2 1g.10gb free for the next pods of its services: no card has it.",
+        "Queue web keeps no 2g.10gb free for the next pods of its services. Auto: none came.",
+    ]
+    expect(services.get_by_role("list", name="Spare slices").get_by_role("listitem")).to_have_text(told)
+    expect(services).to_contain_text("Not shown: 12 more services, beyond the most that the controller reports.")
     live.publish(scene())
     expect(services.get_by_role("list", name="Spare slices")).to_have_count(0)
 

@@ -243,7 +243,7 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         {
             "metavar": "KEY",
             "callback": check_key,
-            "help": "Label of namespaces that names their team, for tessera usage, top and the live page.  [default:"
+            "help": "Key of the namespaces' label that names their team, for tessera usage, top and the live page.  [default:"
             " each namespace is a team]",
         },
     ),
