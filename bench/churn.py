@@ -1,9 +1,9 @@
 """Packing under churn: how much of the cards each placement rule keeps in use.
 
-    python bench/churn.py                                    256 cards, load 1.0, exponential lives, 3 seeds
-    python bench/churn.py --quick                            under a minute: 32 cards, one seed
-    python bench/churn.py --full --json churn.json           every cell: hours
-    python bench/churn.py --cards 32 256 --loads 0.85 1.15 --lives lognormal --seeds 10 --processes 4
+    python -m bench.churn                                    256 cards, load 1.0, exponential lives, 3 seeds
+    python -m bench.churn --quick                            under a minute: 32 cards, one seed
+    python -m bench.churn --full --json churn.json           every cell: hours
+    python -m bench.churn --cards 32 256 --loads 0.85 1.15 --lives lognormal --seeds 10 --processes 4
 
 Slices arrive (Poisson), live and leave; what finds no room is lost. All rules see the same arrivals and run in the
 production planner, one ``plan`` per arrival; ``tessera`` is the rule of production. ``free repacking`` accepts whatever

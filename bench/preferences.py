@@ -1,7 +1,7 @@
 """What the preferences of pods cost the packing, and how many are met, for each setting of ``--preferences``.
 
-    python bench/preferences.py                          128 cards, load 1.0, three mixes, 8 paired seeds
-    python bench/preferences.py --prices 0.02 0.1 --seeds 20
+    python -m bench.preferences                          128 cards, load 1.0, three mixes, 8 paired seeds
+    python -m bench.preferences --prices 0.02 0.1 --seeds 20
 
 Slices arrive (Poisson), live and leave; what finds no room is lost. Half of them are of services whose data is on one
 of the nodes, which their pods prefer with weight 100. All settings see the same arrivals as ``none``, where nobody

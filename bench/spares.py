@@ -1,7 +1,7 @@
 """What spare slices bring to a service that grows on full cards, and what they cost.
 
-    python bench/spares.py                        16 cards, 200 replicas, 0 to 3 spare slices, auto: a minute
-    python bench/spares.py --replicas 100 --spares 0,1 --json spares.json --check
+    python -m bench.spares                        16 cards, 200 replicas, 0 to 3 spare slices, auto: a minute
+    python -m bench.spares --replicas 100 --spares 0,1 --json spares.json --check
 
 Simulated, by the production slicer; the API server and the agents answer at once. Batch pods of ``3g.20gb`` always wait
 for room, and live an hour in the mean (exponential). Replicas of a service with such slices come, four an hour in the
