@@ -124,6 +124,11 @@ def test_a_claim_runs_from_its_template_to_the_container(in_lab: Callable[..., N
         (uuid,) = lab.devices("p", "main")
         assert uuid in lab.mig_uuids()
         assert lab.settled("p")
+        told = [
+            each for each in (await lab.client.list(EVENTS, "default")).items if "Claim" in each.involved_object.kind
+        ]
+        assert {each.reason for each in told} == {"ClaimAllocated", "ClaimPrepared"}
+        assert all("mig-1g5gb" in each.message for each in told)
         await lab.delete("p")
         await lab.until(lambda: lab.pod("p") is None, "the pod is gone")
         await lab.empty()

@@ -166,7 +166,7 @@ def test_no_text_that_is_no_name_enters_a_query(name: str) -> None:
         (200, b'{"data":{"resultType":"matrix","result":[{"values":[[1e999,"1"]]}]}}', "not as a Prometheus does", ""),
         (200, matrix([(1, "1")], [(1, "2")]), "several series", ""),
         (200, b" " * 300_000, "more than these curves can have", ""),
-        (200, b'{"data":{"x":' + b"[" * 100_000, "is no Prometheus", ""),
+        (200, b'{"data":{"x":' + b"[" * 100_000, "not as a Prometheus does", ""),
         (422, b"[" * 100_000, "answers with status 422", "[[["),
     ],
 )

@@ -107,9 +107,10 @@ JUDGED: dict[str, tuple[Obj | None, dict[str, Any]]] = {
 }
 
 
-def test_the_event_of_a_slice_costs_no_rule() -> None:
-    assert judged(refusing(), event()) == ""
-    assert judged(always_judged(), event()) == "", "what is spared would be admitted"
+@pytest.mark.parametrize("kind", ["Pod", "ResourceClaim"])
+def test_the_event_of_a_slice_costs_no_rule(kind: str) -> None:
+    assert judged(refusing(), event(kind)) == ""
+    assert judged(always_judged(), event(kind)) == "", "what is spared would be admitted"
 
 
 @pytest.mark.parametrize("case", JUDGED)

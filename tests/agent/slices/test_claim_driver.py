@@ -23,7 +23,7 @@ from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.claims.agent.claim_driver import GONE_CHECK
 from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.dra.node_devices import partition_name
-from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
+from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES
 from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuEventKind, MigUuid
@@ -168,6 +168,13 @@ async def prepared(
     return claim, await kubelet.prepare(claim)
 
 
+async def told(scene: Scene, claim: ClaimRef) -> list[tuple[str, str, int]]:
+    """Reason, text and count of the claim's events."""
+    await scene.clock.sleep(1)
+    found = (await scene.client.list(EVENTS, claim.namespace)).items
+    return [(each.reason, each.message, each.count) for each in found if each.involved_object.uid == claim.uid]
+
+
 def environment(scene: Scene, devices: Sequence[PreparedDevice]) -> set[str]:
     """What a container that gets all of them has in its variable."""
     names = [cdi for each in devices for cdi in each.cdi_devices]
@@ -196,6 +203,9 @@ def test_the_same_call_gets_the_same_answer(play: Callable[..., None]) -> None:
         instances = scene.instances()
         assert list(await asyncio.gather(kubelet.prepare(claim), kubelet.prepare(claim))) == [devices, devices]
         assert scene.instances() == instances
+        ((reason, text, count),) = await told(scene, claim)
+        assert (reason, count) == ("ClaimPrepared", 1)
+        assert text.startswith(f"{device(ONE)} of {NODE}, ")
 
     play(story)
 
@@ -408,10 +418,14 @@ def test_an_allocation_that_is_not_ours_is_refused(
         labels = {"resource.kubernetes.io/admin-access": "true"}
         await scene.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
         claim = await write_claim(scene, "forged", [{**result(0, ONE), **change}])
-        with pytest.raises(PluginError, match=reason):
-            await kubelet.prepare(claim)
+        refusals = []
+        for _ in range(2):
+            with pytest.raises(PluginError, match=reason) as refused:
+                await kubelet.prepare(claim)
+            refusals.append(str(refused.value))
         assert not scene.instances()
         assert not scene.cdi_files()
+        assert await told(scene, claim) == [("ClaimNotPrepared", refusals[0], 2)]
 
     play(story)
 

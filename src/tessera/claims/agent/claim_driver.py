@@ -17,14 +17,16 @@ Rules:
     is prepared, and no process uses them: the next pod that shares the claim may come first.
 5.  A prepared claim has a CDI file exactly while it has its slices (:mod:`tessera.claims.agent.claim_files`).
 6.  A claim with admin access takes nothing from others, so it needs no promise: it gets the nodes of whole cards.
-7.  A prepared claim that is neither promised nor on the API server any more is given back without kubelet, which may
+7.  The claim has an event of what was prepared, or why it was not; kubelet's repeats of a call add none.
+8.  A prepared claim that is neither promised nor on the API server any more is given back without kubelet, which may
     have lost its own note of it.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Literal
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.desired_config import ServicePlan
@@ -42,10 +44,12 @@ from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 from tessera.dra.node_devices import partition_name, pool_names, share_id, shared_name, whole_name
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, check_configs, check_share, settings_of
 from tessera.kube.client.errors import ApiError, NotFound
-from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
+from tessera.kube.event_recorder import make_reference
+from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, HandedOverError, PluginError, PreparedDevice
 from tessera.mig.geometry import Profile
 from tessera.mig.names import CLAIMED_SHARE
 from tessera.nvml.interface import GpuInfo
+from tessera.text import list_names
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +89,8 @@ class ClaimDriver:
         self.driver_name = driver_name
         self._client = runtime.client
         self._clock = runtime.clock
+        self._events = runtime.events
+        self._node_name = runtime.options.node_name
         self._changes = runtime.changes.about(Fact.SLICES)
         self._health_changes = runtime.changes.about(Fact.HEALTH | Fact.SLICES)
         self._pools = pool_names(runtime.options.node_name)
@@ -110,7 +116,7 @@ class ClaimDriver:
         await self._files.restore()
 
     async def run(self) -> None:
-        """Keeps rules 5 and 7 until cancelled."""
+        """Keeps rules 5 and 8 until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._files.run())
             group.create_task(self._forget_released())
@@ -154,7 +160,27 @@ class ClaimDriver:
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
         """See :meth:`.ClaimPlugin.prepare`."""
-        deadline = self._clock.monotonic() + PREPARE_TIMEOUT
+        with self._reporting(claim, "ClaimNotPrepared"):
+            return await self._prepare(claim)
+
+    @contextmanager
+    def _reporting(self, claim: ClaimRef, reason: str) -> Iterator[None]:
+        """Reports a call that fails on its claim: kubelet shows it on the pod only."""
+        try:
+            yield
+        except HandedOverError:
+            raise  # the next instance answers
+        except PluginError as error:
+            self._report(claim, reason, str(error), "Warning")
+            raise
+
+    def _report(self, claim: ClaimRef, reason: str, text: str, kind: Literal["Normal", "Warning"]) -> None:
+        about = make_reference(RESOURCE_CLAIMS, claim.name, claim.namespace, claim.uid)
+        self._events.record(about, reason, text, type=kind)
+
+    async def _prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        began = self._clock.monotonic()
+        deadline = began + PREPARE_TIMEOUT
         async with self._files.lock(claim.uid):
             known, pod = self._prepared.get(claim.uid), self._prepared.promise(claim.uid)
             if known is not None and pod is not None and self._holds(pod, known.slices().values()):
@@ -181,6 +207,7 @@ class ClaimDriver:
                 await self._files.write(claim.uid, PodUid(""), prepared)
                 with refusing("the claim cannot be noted on this node"):
                     self._prepared.add(claim.uid, prepared, None)
+                self._report_prepared(claim, prepared, began)
                 return prepared.devices
             pod = await self._promises.find(found, positions.values(), deadline)
             try:
@@ -190,10 +217,20 @@ class ClaimDriver:
                         self._prepared.add(claim.uid, prepared, pod)
             finally:
                 self._daemons.settle(claim.uid)
+            self._report_prepared(claim, prepared, began)
             return prepared.devices
+
+    def _report_prepared(self, claim: ClaimRef, prepared: PreparedClaim, began: float) -> None:
+        names = list_names(sorted({each.device for each in prepared.devices}))
+        seconds = self._clock.monotonic() - began
+        self._report(claim, "ClaimPrepared", f"{names} of {self._node_name}, {seconds:.1f} s", "Normal")
 
     async def unprepare(self, claim: ClaimRef) -> None:
         """See :meth:`.ClaimPlugin.unprepare`."""
+        with self._reporting(claim, "ClaimNotUnprepared"):
+            await self._unprepare(claim)
+
+    async def _unprepare(self, claim: ClaimRef) -> None:
         async with self._files.lock(claim.uid):
             with refusing("the claim cannot be taken back on this node"):
                 self._files.remove(claim.uid)

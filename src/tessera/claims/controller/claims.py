@@ -16,12 +16,15 @@ Rules:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
 from tessera.claims.controller.card_choices import plain_profile
 from tessera.claims.controller.claim_allocations import ClaimAllocations
+from tessera.claims.controller.claim_events import ClaimEvents
 from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader, spec_key
 from tessera.claims.controller.claim_users import ClaimUsers, named_claims
 from tessera.claims.controller.published_devices import PublishedDevices, Sort
@@ -29,9 +32,9 @@ from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
-from tessera.controller.slicing.state.instructions import PatchRecord
+from tessera.controller.slicing.state.instructions import PatchRecord, RecordEvent
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.dra.claims import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
+from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, DeviceClass, ResourceClaim
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.limits.pods import POD_SLICES
 from tessera.mig.names import resource_spelling
@@ -102,6 +105,7 @@ class Claims(RequestKind):
         self._profiles = ProfileReader(driver, self._published)
         self.allocated = ClaimAllocations(self._published, self._profiles)
         self.users = ClaimUsers(state)
+        self._told = ClaimEvents(self.allocated.claims)
         #: Pods to read again.
         self._stale: set[PodUid] = set()
         #: Pods whose node made kube-scheduler clear the allocation of a claim.
@@ -136,15 +140,47 @@ class Claims(RequestKind):
         before = self.allocated.put(key, None if deleted else claim)
         for node in {each.status.allocation.node for each in (before, claim) if each and each.status.allocation}:
             self._state.dirty_nodes.add(NodeName(node))
+        cleared: set[PodUid] = set()
         for uid in (each.uid for each in self.users.holders(key)):
             allocation = self._state.allocations.current_of(uid)
             if allocation is not None:
                 self._state.dirty_nodes.add(allocation.node)
                 if before is not None and self.allocated.is_cleared(before, None if deleted else claim, allocation):
-                    self._refused.add(uid)
-                    self._state.cluster.changed_pods.add(uid)
+                    cleared.add(uid)
+        self._refused |= cleared
+        self._state.cluster.changed_pods |= cleared
+        if deleted:
+            self._told.forget(key)
+        elif before is not None:
+            self._note_change(key, before, claim, cleared)
         if before is None or deleted or _turning_points(before) != _turning_points(claim):
             self._stale.update(self.users.of(key))
+
+    def _note_change(self, key: str, before: ResourceClaim, claim: ResourceClaim, cleared: AbstractSet[PodUid]) -> None:
+        """Queues what a claim is told of its new allocation, or of the end of the last one."""
+        was, now, pod = before.status.allocation, claim.status.allocation, self.users.first(key)
+        if was is None and now is not None and pod is not None and self._asks(pod.uid, key):
+            self._state.events += self._told.note_allocated(key, self._taken(claim), pod)
+        elif was is not None and now is None and (had := self._taken(before)) and not claim.metadata.deletion_timestamp:
+            refused = pod is not None and pod.uid in cleared and not pod.node
+            self._state.events += self._told.note_cleared(key, had, was.node, pod=pod, refused=refused)
+
+    def _taken(self, claim: ResourceClaim) -> list[AllocatedDevice]:
+        found = claim.status.allocation
+        return [each for each in found.devices.results if self.allocated.is_taken(each)] if found is not None else []
+
+    def repeat(self, event: RecordEvent) -> Iterator[RecordEvent]:
+        """See :class:`RequestKind`; for the claims that the pod asks for, and those that ask for what nobody gives."""
+        pod = self.users.pods.get(PodUid(event.uid)) if not event.kind else None
+        if pod is not None:
+            yield from self._told.repeat(event, islice(self._asked_by(pod), int(POD_SLICES)))
+
+    def _asked_by(self, pod: PodInfo) -> Iterator[str]:
+        for key in pod.device_claims:
+            claim = self.allocated.claims.get(key)
+            found = self._profiles.read(claim) if claim is not None else None
+            if found is not None and (found.problem or (found.profiles and self._asks(pod.uid, key))):
+                yield key
 
     def _put_class(self, item: DeviceClass, *, deleted: bool) -> None:
         known = self._profiles.classes.pop(item.metadata.name, None)

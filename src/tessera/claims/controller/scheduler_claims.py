@@ -12,6 +12,7 @@ a pod is bound, the devices of its claims become its promise. Rules:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from tessera.api.names import NodeName, PodUid, device_id
 from tessera.claims.controller.claims import Claims, find_mixture
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
-from tessera.controller.slicing.state.instructions import PatchRecord
+from tessera.controller.slicing.state.instructions import PatchRecord, RecordEvent
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.dra.claims import AllocatedDevice, ResourceClaim
 from tessera.dra.devices import qualify
@@ -60,6 +61,13 @@ class SchedulerClaims(Claims):
                 self._try_again(NodeName(item.spec.node_name))
             case _:
                 pass
+
+    def repeat(self, event: RecordEvent) -> Iterator[RecordEvent]:  # noqa: ARG002 - no pod waits for a place here
+        """See :class:`.RequestKind`."""
+        yield from ()
+
+    def _note_change(self, key: str, before: ResourceClaim, claim: ResourceClaim, cleared: AbstractSet[PodUid]) -> None:
+        """kube-scheduler says itself what it gives and takes."""
 
     def absorb_node(self, node: NodeName, *, renewed: bool) -> Iterator[Allocation]:
         """See :class:`.RequestKind`; slots may have become free."""

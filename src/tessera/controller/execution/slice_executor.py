@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from tessera.api.instaslice import INSTASLICES, OBJECT_CONDITION
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
@@ -58,7 +59,7 @@ from tessera.kube.client.errors import (
 )
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, hold_for
-from tessera.kube.resources import NODES, PODS, Pod
+from tessera.kube.resources import NODES, PODS, Pod, Resource
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line
 
@@ -111,7 +112,8 @@ class SliceExecutor:
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Begins an instruction in a task of ``group``."""
         if isinstance(instruction, RecordEvent):
-            about = make_reference(PODS, instruction.name, instruction.namespace, instruction.uid)
+            resource = self._resource_of(instruction.kind) if instruction.kind else PODS
+            about = make_reference(resource, instruction.name, instruction.namespace, instruction.uid)
             self._events.record(
                 about,
                 instruction.reason,
@@ -221,11 +223,14 @@ class SliceExecutor:
             case DeleteObject():
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
 
+    def _resource_of(self, kind: str) -> Resource[Any]:
+        resource = self._slicer.kinds.by_name[kind].records
+        assert resource is not None, f"{kind} have no records"
+        return resource
+
     async def _patch_record(self, write: PatchRecord) -> None:
-        resource = self._slicer.kinds.by_name[write.kind].records
-        assert resource is not None, f"{write.kind} have no records"
         item = await self._client.merge_patch(
-            resource,
+            self._resource_of(write.kind),
             write.name,
             write.patch,
             write.namespace,

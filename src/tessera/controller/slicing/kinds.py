@@ -21,7 +21,7 @@ from tessera.controller.slicing.state.allocation import (
     reported_slices,
     will_never_run,
 )
-from tessera.controller.slicing.state.instructions import PatchRecord
+from tessera.controller.slicing.state.instructions import PatchRecord, RecordEvent
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources import Resource
 from tessera.mig.names import resource_spelling
@@ -117,6 +117,10 @@ class RequestKind:
     def accompany(self, allocation: Allocation, step: AllocationStep) -> tuple[Sequence[PatchRecord], bool]:
         """Returns the due writes beside a record in the node's object, and True if the step may be taken."""
         return (), True
+
+    def repeat(self, event: RecordEvent) -> Iterable[RecordEvent]:
+        """Returns an event about a pod for the records by which the pod asks."""
+        return ()
 
     def lost(self, node: NodeName) -> Sequence[PatchRecord]:
         """Returns the due writes that take back what no allocation on a node has any more."""

@@ -229,6 +229,12 @@ class PendingWrites:
             *self._fixed_layout_ungatings(),
             *self._ungatings_of_others(),
             *self._state.events,
+            *(
+                each
+                for kind in self._kinds.having["repeat"]
+                for event in self._state.events
+                for each in kind.repeat(event)
+            ),
             *orphans,
             *evictions,
             *self._pod_reports(),

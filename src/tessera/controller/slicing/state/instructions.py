@@ -233,14 +233,25 @@ class ReportQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An Event on a pod. Best effort: the executor does not answer it."""
+    """An Event on a pod, or on a record of a kind of request. Best effort: the executor does not answer it.
 
-    uid: PodUid
+    Attributes:
+        uid: the pod's, or the record's.
+        namespace: its namespace.
+        name: its name.
+        reason: short, CamelCase.
+        message: a sentence for people.
+        warning: a person should act.
+        kind: the kind of request of whose records it is; empty for a pod.
+    """
+
+    uid: str
     namespace: str
     name: str
     reason: str
     message: str
     warning: bool = False
+    kind: str = ""
 
 
 Write = (
