@@ -302,3 +302,32 @@ def test_shares_outlive_a_restart(in_lab: Callable[..., None], app: str) -> None
         await lab.empty()
 
     in_lab(scenario, "1xT4")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_share_goes_back_whose_pod_ended_while_no_controller_ran(in_lab: Callable[..., None], named: bool) -> None:
+    """Another named claim has a share of the same card, and which share is a claim's is only on record."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        await divide(lab, "slice-2")
+        await template(lab, "one", share())
+        for name in ("ends", "stays", "comes"):
+            await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim(name, share()), "default")
+        for name in ("ends", "stays"):
+            await claiming(lab, name, name, shared=True)
+        await lab.running("ends", "stays")
+        await lab.client.merge_patch(DEPLOYMENTS, CONTROLLER, {"spec": {"replicas": 0}}, "tessera-system")
+        await lab.clock.sleep(60.0)
+        await lab.delete("ends")
+        await lab.until(lambda: lab.pod("ends") is None, "it is gone")
+        await claiming(lab, "comes", "comes" if named else "one", shared=named)
+        await lab.until(lambda: bool(lab.node_of("comes")), "it is bound")
+        await lab.client.merge_patch(DEPLOYMENTS, CONTROLLER, {"spec": {"replicas": 1}}, "tessera-system")
+        await lab.running("comes", "stays")
+        assert set(recorded(lab)) == {"comes", "stays"}
+        for name in ("comes", "stays"):
+            await lab.delete(name)
+        await lab.empty()
+        assert recorded(lab) == {}
+
+    in_lab(scenario, "1xT4")

@@ -100,12 +100,16 @@ class RequestedResources(Wire, frozen=True, kw_only=True):
 
 
 class AllocationRequest(Wire, frozen=True, kw_only=True):
-    """The promise to one pod; ``profile`` is that of its first slice."""
+    """The promise to one pod; ``profile`` is that of its first slice, ``claims`` the ResourceClaims that it serves.
+
+    ``claims`` is empty where the allocations of the claims name the slices: only kube-scheduler's name no share.
+    """
 
     profile: Name
     resources: RequestedResources = RequestedResources()
     pod_ref: PodRef
     slices: Slices = ()
+    claims: Annotated[tuple[Name, ...], msgspec.Meta(max_length=int(NODE_SLICES))] = ()
 
 
 class AllocationStatus(Wire, frozen=True, kw_only=True, omit_defaults=False):

@@ -11,9 +11,10 @@ a pod is bound, the devices of its claims become its promise. Rules:
     kube-scheduler may give a device again once its claim is deallocated, before the agent has destroyed the slice.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from tessera.api.instaslice import Slice
@@ -48,7 +49,8 @@ class SchedulerClaims(Claims):
         self.allocated.by_place = False
         #: By node, pods whose devices are not on record yet; no set is empty.
         self._unrecorded: dict[NodeName, set[PodUid]] = {}
-        #: By pod on record, its claims, also once it is gone; not of one that was gone before this controller began.
+        #: By pod on record, its claims, also once it is gone. Of one that was gone before this controller began, the
+        #: record has those that its devices are of.
         self._keys: dict[PodUid, tuple[str, ...]] = {}
 
     def observe(self, item: Any, *, deleted: bool) -> None:
@@ -114,11 +116,12 @@ class SchedulerClaims(Claims):
             self._keys[pod.uid] = pod.device_claims
         if not pod.node or pod.profiles or pod.devices or will_never_run(pod) or self._state.allocations.of(pod.uid):
             return None
-        slices = self._slices_of(pod)
-        if slices == ():
+        given = self._slices_of(pod)
+        if given == {}:
             return None
-        if slices:
-            found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
+        if given:
+            claims, slices = tuple(key.partition("/")[2] for key in given), tuple(chain(*given.values()))
+            found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts, claims=claims)
             if self._state.inventory.occupy(found) or self._state.inventory.adopt_foreign(found):
                 self._keys[pod.uid] = pod.device_claims
                 return found
@@ -131,9 +134,9 @@ class SchedulerClaims(Claims):
         if not waiting:
             self._unrecorded.pop(pod.node, None)
 
-    def _slices_of(self, pod: PodInfo) -> tuple[Slice, ...] | None:
-        """Returns what a pod is to have on record; None as long as a claim or a device of it is not known."""
-        found: list[Slice] = []
+    def _slices_of(self, pod: PodInfo) -> Mapping[str, Sequence[Slice]] | None:
+        """Returns by claim what a pod is to have on record; None as long as a claim or a device is not known."""
+        found: dict[str, Sequence[Slice]] = {}
         others = self._state.allocations.on(pod.node)
         for key in pod.device_claims:
             claim = self.allocated.claims.get(key)
@@ -146,11 +149,11 @@ class SchedulerClaims(Claims):
                 return None  # one that comes or goes
             own = [each for each in claim.status.allocation.devices.results if self.allocated.is_taken(each)]
             for each in sorted(own, key=lambda one: (one.pool, one.device, one.share_id)):
-                slices = self._slices(pod.node, each, found)
+                slices = self._slices(pod.node, each, [*chain(*found.values())])
                 if not slices:
                     return None
-                found += slices
-        return tuple(found)
+                found[key] = [*found.get(key, ()), *slices]
+        return found
 
     def _slices(self, node: NodeName, given: AllocatedDevice, others: Sequence[Slice]) -> Sequence[Slice]:
         """Returns the slice of a device, or as many shares of a card as were given; empty if they are not to be had."""
@@ -193,10 +196,13 @@ class SchedulerClaims(Claims):
 
     def _serves(self, allocation: Allocation, key: str, claim: ResourceClaim) -> bool:
         """True if the promise to a pod is for a claim; see rule 3."""
+        if claim.pod:
+            return allocation.uid == claim.pod and self.allocated.is_from(claim, allocation)
         pod = self.users.pods.get(allocation.uid)
         keys = self._keys.get(allocation.uid) if pod is None else pod.device_claims
-        uses = allocation.uid == claim.pod if claim.pod else keys is None or key in keys
-        return uses and self.allocated.is_from(claim, allocation)
+        if keys is None and allocation.claims:  # its pod was gone before this controller began
+            keys = tuple(f"{allocation.namespace}/{name}" for name in allocation.claims)
+        return (keys is None or key in keys) and self.allocated.is_from(claim, allocation)
 
     # What is never written ------------------------------------------------------------------------------------------
 

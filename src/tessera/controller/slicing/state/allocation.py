@@ -90,6 +90,7 @@ class Allocation:
         given_up: the controller takes the slices from the pod, although the pod lives. Never becomes False again.
         freed: other pods may have the positions. Never becomes False again.
         kind: the kind of request that they answer.
+        claims: names of the pod's ResourceClaims that have the slices, where the allocations of these do not name them.
     """
 
     node: NodeName
@@ -104,6 +105,7 @@ class Allocation:
     given_up: bool = False
     freed: bool = False
     kind: KindOfRequest = SLICES
+    claims: tuple[str, ...] = ()
 
     @property
     def by_pod(self) -> bool:
@@ -195,6 +197,7 @@ def make_request(allocation: Allocation) -> AllocationRequest:
         resources=RequestedResources(requests=shown),
         pod_ref=PodRef(namespace=allocation.namespace, name=allocation.name, uid=allocation.uid),
         slices=allocation.slices,
+        claims=allocation.claims,
     )
 
 
@@ -222,6 +225,7 @@ def adopt_record(node: NodeName, uid: PodUid, item: Instaslice, pod: PodInfo | N
         name=name,
         slices=tuple(recorded_slices(request, result, _single_profile(pod))),
         amounts=pod.amounts if pod is not None else {},
+        claims=request.claims if request is not None else (),
     )
 
 
