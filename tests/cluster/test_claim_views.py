@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.test_pod_notices import break_card
 from tests.cluster.test_queues import page_source
 from tests.cluster.test_resource_claims import claiming, in_lab, profile, template
-from tests.support.device_claims import claim
+from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.access.agent_pages import FleetUsage
@@ -158,7 +158,7 @@ def test_each_user_of_a_shared_claim_that_waits_is_in_the_queue(in_lab: Callable
 
 def test_a_tenants_view_knows_pods_with_claims_though_the_page_reads_no_claim(in_lab: Callable[..., Any]) -> None:
     async def scenario(lab: VirtualLab) -> None:
-        await template(lab, "bad", profile("1g.5gb", allocationMode="All"))
+        await template(lab, "bad", exactly("r0", "mig.tessera.dev", allocationMode="All"))
         for name, of in (("runs", "3g.20gb"), ("waits", "7g.40gb")):
             await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim(name, profile(of)), "default")
             for user in ("first", "second"):
