@@ -60,6 +60,7 @@ async def play(
     driver: str,
     *,
     placement: str = "controller",
+    memory_limits: str = "",
     cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
     **options: Any,
 ) -> Any:
@@ -73,7 +74,7 @@ async def play(
         options=ClusterOptions(cdi=folder, mig_config="dynamic", **options),
         entrypoint=build_entrypoint(COMMANDS),
     )
-    choices = InstallChoices(claim_driver=driver, claim_placement=placement)
+    choices = InstallChoices(claim_driver=driver, claim_placement=placement, memory_limits=memory_limits)
     async with cluster.running():
         client = cluster.client("install")
         wanted = manifests(
@@ -101,13 +102,16 @@ def in_lab(node_files: Path, booted_labs: BootedLabs) -> Callable[..., Any]:
         driver: str = DRIVER,
         *,
         placement: str = "controller",
+        memory_limits: str = "",
         cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
         **options: Any,
     ) -> Any:
-        def boot(scenario: Scenario, folder: Path) -> Coroutine[Any, Any, Any]:
-            return play(scenario, nodes, folder, driver, placement=placement, cluster_type=cluster_type, **options)
+        chosen: dict[str, Any] = {"placement": placement, "memory_limits": memory_limits, "cluster_type": cluster_type}
 
-        if nodes in COMMON and driver == DRIVER and not options:
+        def boot(scenario: Scenario, folder: Path) -> Coroutine[Any, Any, Any]:
+            return play(scenario, nodes, folder, driver, **chosen, **options)
+
+        if nodes in COMMON and driver == DRIVER and not options and not memory_limits:
             return booted_labs.run(("claims", nodes, placement, cluster_type), boot, scenario)
         with tempfile.TemporaryDirectory(dir=node_files) as folder:
             return run_virtual(boot(scenario, Path(folder)))

@@ -21,8 +21,10 @@ from tessera.kube.resources import EVENTS, NODES
 from tessera.nvml.attributes import ComputeMode
 from tessera.observe.cluster_reading import read_cluster
 from tessera.provisioning.node_readiness import missing_offer
+from tessera_lab.activity.lab_cards import LabCards
 
 __all__ = ["in_lab"]
+GIB = 2**30
 PROFILE = "device.attributes['gpu.tessera.dev'].profile == '1g.5gb'"
 
 
@@ -214,3 +216,27 @@ def test_constraints_hold_over_slices_shares_and_whole_cards(in_lab: Callable[..
         await lab.until(lambda: is_told(lab.pod("q")), "it is told")
 
     in_lab(scenario, "2xA100-40GB+1xT4")
+
+
+def test_a_pod_with_a_share_that_takes_its_neighbours_memory_is_ended(in_lab: Callable[..., None]) -> None:
+    """As a pod with shares by limits: its part is that of its claim's shares."""
+
+    async def scenario(lab: VirtualLab) -> None:
+        await divide(lab, "slice-4")
+        await template(lab, "one", share())
+        await template(lab, "two", share(shares="2"))
+        for name, of in (("hog", "one"), ("large", "two"), ("neighbour", "one")):
+            await claiming(lab, name, of)
+            await lab.running(name)
+        cards = LabCards(lab.cluster.nodes)
+        cards.use_memory("default", "neighbour", GIB)
+        cards.use_memory("default", "large", 7 * GIB)
+        await lab.clock.sleep(90.0)
+        assert all(map(lab.ready, ("hog", "large", "neighbour")))
+        cards.use_memory("default", "hog", 6 * GIB)
+        await lab.until(lambda: not lab.ready("hog"), "it is ended", 120.0)
+        assert all(map(lab.ready, ("large", "neighbour")))
+        (event,) = [each for each in (await lab.client.list(EVENTS, "default")).items if "Terminated" in each.reason]
+        assert (event.involved_object.name, event.type) == ("hog", "Warning")
+
+    in_lab(scenario, "1xT4", memory_limits="kill")
