@@ -310,6 +310,37 @@ def test_a_shared_claim_is_prepared_first_for_the_pod_that_is_left(
     play(story)
 
 
+@pytest.mark.parametrize(
+    ("named", "resource", "group"),
+    [
+        ("shared", "podgroups", "scheduling.k8s.io"),
+        ("other", "podgroups", "scheduling.k8s.io"),
+        ("shared", "workers", "example.com"),
+    ],
+)
+def test_a_claim_of_a_group_of_pods_goes_to_a_pod_that_names_it(
+    play: Callable[..., None], named: str, resource: str, group: str
+) -> None:
+    """A claim that a PodGroup names is reserved for the group, and not for its pods (Kubernetes 1.37)."""
+
+    async def story(scene: Scene) -> None:
+        kubelet, _ = await begin(scene)
+        await scene.joined()
+        await scene.pod("member", {"main": {}}, claims=[named])
+        await scene.bind("member")
+        claim = await write_claim(scene, "shared", [result(0, ONE)], pods=["member"])
+        user = {"apiGroup": group, "resource": resource, "name": "g", "uid": "uid-of-g"}
+        await write_status(scene, "shared", {"reservedFor": [user]})
+        await scene.promise("member", ONE)
+        if (named, resource) == ("shared", "podgroups"):
+            assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
+        else:
+            with pytest.raises(PluginError, match=r"reservedFor names no pod"):
+                await kubelet.prepare(claim)
+
+    play(story)
+
+
 def test_a_promise_whose_pod_lives_serves_no_claim_that_does_not_name_the_pod(play: Callable[..., None]) -> None:
     """Somebody gave a claim of the same namespace a place that is another pod's, which is not bound yet."""
 

@@ -4,6 +4,7 @@ The controller promises slices to a pod, whether the pod asks for them by limits
 places into ``status.allocation`` of the pod's claims. The API server checks nothing of an allocation. So a device is
 handed out only if the promise to a pod that may use the claim has its place, and no other claim or container got that
 place. A forged ``status.reservedFor`` may name a pod of another tenant, so promise and claim must be of one namespace.
+Where it names a group of pods, the pods of this node whose spec names the claim may use it.
 
 A promise may outlive its pod: then it serves the next pod that shares the claim, which it may never have served before.
 A promise precedes its allocation on the API server, so a claim is refused at once for which none is there. Where
@@ -25,9 +26,13 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
 from tessera.claims.agent.claim_files import bind_claim, refusing
 from tessera.claims.agent.prepared_claims import PreparedClaims
+from tessera.controller.objects.pod_constraints import read_device_claims
 from tessera.dra.claims import ResourceClaim
 from tessera.kubelet.interfaces import PluginError
 from tessera.mig.names import CLAIMED_SHARE
+
+#: API group of PodGroups. A claim that one names is reserved for it, and not for its pods (KEP 5729, Kubernetes 1.37).
+GROUPS = "scheduling.k8s.io"
 
 
 class ClaimPromises:
@@ -159,7 +164,11 @@ class ClaimPromises:
     def _candidates(self, claim: ResourceClaim) -> Sequence[PodUid]:
         """The pods whose promise may serve a claim: those that may use it, after the one that it served it before."""
         before = self._prepared.promise(claim.metadata.uid)
-        users = [each.uid for each in claim.status.reserved_for if each.resource == "pods" and not each.api_group]
+        reserved = claim.status.reserved_for
+        users = [each.uid for each in reserved if each.resource == "pods" and not each.api_group]
+        if any(each.api_group == GROUPS for each in reserved):
+            key = f"{claim.metadata.namespace}/{claim.metadata.name}"
+            users += [each.metadata.uid for each in self._mirror.live_pods() if key in read_device_claims(each)]
         pods = [*([before] if before is not None else []), *map(PodUid, users)]
         if not pods:
             raise PluginError(f"{_name(claim)}: status.reservedFor names no pod that uses it")
