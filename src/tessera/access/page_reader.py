@@ -19,6 +19,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized
 from tessera.kube.client.requests import Response
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS
+from tessera.nesting import decode_json
 
 #: Seconds for which a token is asked: the least that the API server gives. Another one is asked for after half of it.
 LIFE = 600
@@ -97,5 +98,5 @@ class PageReader:
         except ApiError as error:
             lasts = isinstance(error, Forbidden | NotFound)
             return _Token("", error, now + (PAGE_REFUSAL_LIFE if lasts else _RETRY))
-        made = msgspec.convert(msgspec.json.decode(answer.body).get("status", {}), _Made)
+        made = msgspec.convert(decode_json(answer.body).get("status", {}), _Made)
         return _Token(made.token, None, now + LIFE / 2)

@@ -22,6 +22,7 @@ import msgspec
 from tessera.api.problems import FileRefused, Notice, Problem, quote_value, shorten
 from tessera.limits.messages import VALUE_SHOWN
 from tessera.limits.settings import SETTINGS_MISTAKES, SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES
+from tessera.nesting import NESTING, nests_deep
 from tessera.text import one_line
 
 #: Most characters: the YAML reader's message about a file. A reader's longest explanation fits; it repeats lines of the
@@ -112,8 +113,8 @@ def load_documents(text: str, *, limited: bool = True, repeated: list[Notice] | 
         return [each for each in _documents(text, SETTINGS_VALUES if limited else None, repeated) if each is not None]
     except FileRefused:
         raise
-    except RecursionError as error:
-        raise FileRefused([Problem("", "is nested too deeply to be read")]) from error
+    except RecursionError:
+        raise _too_deep() from None
     except (ValueError, OverflowError) as error:  # values that Python cannot make, such as the number 0x_
         raise FileRefused([Problem("", f"not YAML: {shorten(str(error), YAML_FAULT_SHOWN)}")]) from error
 
@@ -122,6 +123,8 @@ def _documents(text: str, most: int | None, repeated: list[Notice] | None) -> li
     if text.lstrip().startswith("{"):
         with suppress(json.JSONDecodeError):  # YAML allows a little more between braces, and its errors name the line
             document = json.loads(text, object_pairs_hook=partial(_unique, repeated))
+            if nests_deep(text.encode(errors="replace")):
+                raise _too_deep()
             if most is not None and _more_than(most, document):
                 raise _too_many()
             return [document]
@@ -147,6 +150,10 @@ def _more_than(most: int, document: Any) -> bool:
             waiting.extend(value)
         count += 1
     return count > most
+
+
+def _too_deep() -> FileRefused:
+    return FileRefused([Problem("", f"is nested too deeply to be read: {NESTING} levels are")])
 
 
 def _too_many() -> FileRefused:

@@ -43,6 +43,7 @@ from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources.pods import PodClaim
 from tessera.kube.watch.informer import Informer, is_served, wait_served
+from tessera.nesting import decode_json
 from tessera.text import list_names, one_line
 from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, add_operation, size_of
 from tessera.webhook.base import NO_CLAIMS, KnownClaims, PodClaims, PodRefused, Rule, WebhookMetrics, refuse_oversized
@@ -224,7 +225,6 @@ class ClaimReader(PodClaims):
         self._decoder = msgspec.json.Decoder(_Review)
         self._pods = msgspec.json.Decoder(_Pod)
         self._schemas = msgspec.json.Decoder(PodSchema)
-        self._objects = msgspec.json.Decoder(dict[str, Any])
         #: By namespace and template, the classes that it names, and until when that is remembered.
         self._known: dict[tuple[str, str], tuple[frozenset[str], float]] = {}
 
@@ -265,7 +265,7 @@ class ClaimReader(PodClaims):
         try:
             request = self._decoder.decode(body).request
             refuse_oversized(size_of(self._schemas.decode(request.object).spec or Spec()))
-            wanted = claim_limits(self._objects.decode(request.object), classes).templates
+            wanted = claim_limits(decode_json(request.object, dict[str, Any]), classes).templates
         except (*_MALFORMED, PodRefused):
             return known  # the review tells the reason
         try:

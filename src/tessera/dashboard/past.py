@@ -28,6 +28,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.dashboard.access.visitors import NotNowError
 from tessera.dashboard.names import LOOPBACK
+from tessera.nesting import decode_json
 from tessera.visibility import Public
 
 if TYPE_CHECKING:
@@ -318,8 +319,8 @@ async def _fetch(
 def _said(body: bytes) -> str:
     """The error in an answer of Prometheus's API, or its beginning, in one line."""
     try:
-        text = str(msgspec.json.decode(body).get("error", ""))
-    except (msgspec.DecodeError, AttributeError, RecursionError):
+        text = str(decode_json(body).get("error", ""))
+    except (msgspec.DecodeError, AttributeError):
         text = body[: 4 * _TEXT].decode("utf-8", "replace")
     return "".join(each if each.isprintable() else " " for each in text)[:_TEXT]
 

@@ -45,6 +45,7 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.meta import Resource
 from tessera.limits import Limit
+from tessera.nesting import decode_json
 from tessera.status_pages import METRICS_PATH
 
 ARCHIVE_OBJECTS = Limit(
@@ -188,7 +189,7 @@ class _Collector:
     async def add_versions(self) -> None:
         """Adds the versions of this program and of the API server."""
         answer = await try_to_read(self._client.request("GET", "/version"))
-        kubernetes = answer.reason if isinstance(answer, Refusal) else msgspec.json.decode(answer.body)
+        kubernetes = answer.reason if isinstance(answer, Refusal) else decode_json(answer.body)
         images = sorted({each.get("image", "") for pod in self._own for each in pod["spec"].get("containers", ())})
         versions = {
             "tessera": __version__,

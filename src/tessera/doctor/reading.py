@@ -52,6 +52,7 @@ from tessera.kube.resources import (
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, Release, release_of
 from tessera.kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, served_resource, served_version
+from tessera.nesting import decode_json
 
 T = TypeVar("T")
 
@@ -154,7 +155,7 @@ async def _version(client: Client, clock: Clock) -> tuple[str | Refusal, float |
         refusal = Refusal(" ".join(str(problem).split()))
         return refusal, refusal
     middle = (before + clock.now()) / 2
-    found = msgspec.json.decode(answer.body)
+    found = decode_json(answer.body)
     date = answer.headers.get("date", "")
     try:
         # The header has whole seconds; half of one is the best guess of what it left out.
@@ -314,7 +315,7 @@ async def _trial(client: Client, namespace: str) -> Object:
         "spec": {"containers": [container], "restartPolicy": "Never"},
     }
     answer = await client.request("POST", PODS.path(namespace), query=[("dryRun", "All")], body=body)
-    found: Object = msgspec.json.decode(answer.body)
+    found: Object = decode_json(answer.body)
     return found
 
 
@@ -334,4 +335,4 @@ async def _may(client: Client, right: Right) -> bool:
             "spec": {"resourceAttributes": msgspec.to_builtins(right)},
         },
     )
-    return bool(msgspec.json.decode(answer.body)["status"]["allowed"])
+    return bool(decode_json(answer.body)["status"]["allowed"])

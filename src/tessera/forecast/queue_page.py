@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tessera.clock import rfc3339
+from tessera.nesting import decode_json
 from tessera.reasons.reason import Blocker, Reason
 from tessera.text import count_noun
 from tessera.visibility import PodName, PodNamespace, PodText, Public
@@ -148,7 +149,7 @@ def decode_page(body: bytes) -> QueuePage:
     try:
         return _PAGE.decode(body)
     except msgspec.ValidationError:
-        return msgspec.convert(_without_reasons(msgspec.json.decode(body)), QueuePage)
+        return msgspec.convert(_without_reasons(decode_json(body)), QueuePage)
 
 
 def _without_reasons(page: Any) -> Any:

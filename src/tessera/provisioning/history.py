@@ -16,6 +16,7 @@ import msgspec
 
 from tessera.limits import Limit
 from tessera.limits.messages import ECHOED
+from tessera.nesting import decode_json
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,
@@ -82,7 +83,7 @@ def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
             f"{PROVISIONING_RECORD} are allowed"
         )
     try:
-        found = msgspec.json.decode(text, type=dict[str, Any])
+        found = decode_json(text, dict[str, Any])
         known = {each.value for each in moments}
         at = msgspec.convert(found.get("at", {}), dict[str, Any])
         found["at"] = {name: _moment(f"at.{name}", value) for name, value in at.items() if name in known}
@@ -91,7 +92,7 @@ def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
                 found[name] = _moment(name, found[name])
         _check_lengths(found)
         return msgspec.convert(found, kind)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, ValueError) as error:
         raise ValueError(f"record of provisioning: {error}") from None
 
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.instaslice import Instaslice
-from tessera.kube.client.codec import NESTING, BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable
+from tessera.kube.client.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable
 from tessera.kube.resources import Pod
+from tessera.nesting import NESTING
 
 CODEC = Codec(Pod)
 

@@ -10,6 +10,7 @@ import msgspec
 from tessera.api.problems import FileRefused
 from tessera.cli.base.connection import CommandError, connect
 from tessera.cli.base.inputs import display_name, read_text
+from tessera.nesting import decode_json
 from tessera.provisioning.advise.samples import A_WEEK, GroupTimes, from_file, from_records, refusal_lines
 from tessera.provisioning.history import RECORDS_KEY
 from tessera.provisioning.report.reading import read_records
@@ -76,8 +77,8 @@ def _first(text: str) -> Any:
     """The JSON value of the text or of its first line; the first element of a list; None for other text."""
     for part in (text, text.lstrip().partition("\n")[0]):
         try:
-            loaded = msgspec.json.decode(part)
-        except (msgspec.DecodeError, RecursionError):
+            loaded = decode_json(part)
+        except msgspec.DecodeError:
             continue
         return loaded[0] if isinstance(loaded, list) and loaded else loaded
     return None

@@ -13,6 +13,7 @@ from tessera.cli.base.console import say, say_document
 from tessera.cli.base.durations import Duration
 from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import Number
+from tessera.nesting import decode_json
 
 if TYPE_CHECKING:
     from tessera.provisioning.advise.samples import GroupTimes
@@ -169,8 +170,6 @@ def _warn(priority: int, cutoff: int) -> None:
 
 async def _serves_buffers(kubeconfig: Path | None, context: str | None) -> bool:
     """True if the cluster serves CapacityBuffers; whoever may not list them may ask that."""
-    import msgspec
-
     from tessera.kube.client.errors import NotFound
     from tessera.provisioning.advise.warm import CAPACITY_BUFFERS
 
@@ -179,7 +178,7 @@ async def _serves_buffers(kubeconfig: Path | None, context: str | None) -> bool:
             answer = await client.request("GET", f"/apis/{CAPACITY_BUFFERS.api_version}")
         except NotFound:
             return False
-    kinds = msgspec.json.decode(answer.body, type=dict[str, Any]).get("resources") or ()
+    kinds = decode_json(answer.body, dict[str, Any]).get("resources") or ()
     return any(each.get("name") == CAPACITY_BUFFERS.plural for each in kinds)
 
 

@@ -24,8 +24,6 @@ Rules:
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_ACCESS_POLICY, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import REMOVAL_ANNOTATION
 from tessera.cli.install.manifests import (
@@ -55,6 +53,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.resources.meta import Resource, resource_for
+from tessera.nesting import decode_json
 
 FIELD_MANAGER = "tessera-install"
 
@@ -201,7 +200,7 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
             body=manifest,
             content_type=APPLY,
         )
-        after = msgspec.json.decode(answer.body)
+        after = decode_json(answer.body)
     except NotFound:
         if not dry:  # a dry run does not create the namespaces of later objects
             raise

@@ -12,8 +12,6 @@ Rules:
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.cli.install.manifests import CONFIG_MAP, Manifest
@@ -21,6 +19,7 @@ from tessera.cli.install.ownership import LAST_APPLIED, PART_OF, has_applied
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import CONFIGMAPS
+from tessera.nesting import decode_json
 
 APPLY = "application/apply-patch+yaml"
 
@@ -84,7 +83,8 @@ async def _withdraw_fields(client: Client, found: Mapping[str, Any], manager: st
         body={"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata},
         content_type=APPLY,
     )
-    return msgspec.json.decode(answer.body, type=dict[str, Any])
+    made: dict[str, Any] = decode_json(answer.body, dict[str, Any])
+    return made
 
 
 def _is_of_others(item: Mapping[str, Any]) -> bool:

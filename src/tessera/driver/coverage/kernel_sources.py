@@ -22,6 +22,7 @@ from tessera.driver.coverage.kernels import ARCHITECTURES, OSTREE, NextKernel
 from tessera.driver.image_tags import openshift_release
 from tessera.driver.limits import APT_INDEX, RELEASE_DOCUMENT
 from tessera.limits.messages import ECHOED
+from tessera.nesting import decode_json
 
 _PIECE = 1 << 20
 
@@ -184,9 +185,10 @@ def _document(data: bytes, source: str) -> dict[str, Any]:
     if len(data) > RELEASE_DOCUMENT:
         raise ValueError(f"{source}: has {len(data):,} bytes; {RELEASE_DOCUMENT} are allowed")
     try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        found: dict[str, Any] = decode_json(data, dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{source}: no JSON object: {error}") from error
+    return found
 
 
 def _part(value: object, *names: str) -> object:

@@ -26,6 +26,7 @@ from tessera.driver.limits import PULL_SECRET, REGISTRY_AUTHORITIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import SECRETS
+from tessera.nesting import decode_json
 
 
 class CredentialsError(ValueError):
@@ -112,8 +113,8 @@ def parse_docker_config(content: bytes, *, where: str) -> Keyring:
             f"{where}: is too long: {PULL_SECRET} are allowed; leave out registries that nodes do not use"
         )
     try:
-        document = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        document = decode_json(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         # The text must not contain any part of the document, since the document contains passwords.
         raise CredentialsError(f'{where} is no JSON of the form {{"auths": {{"registry": {{"auth": …}}}}}}') from None
     auths = document.get("auths", {}) if isinstance(document, dict) else None

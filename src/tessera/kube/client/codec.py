@@ -3,8 +3,8 @@
 Pure. One :class:`Codec` per type. Most watch lines decode in one pass. A line that this pass refuses (another field
 order, a bookmark, an error, an object that breaks its type) decodes in two steps. An object that breaks its type
 becomes an :class:`Undecodable`, never an exception: one bad object must not hide the good ones. Bytes that are no UTF-8
-become replacement characters; levels that nest too deep become a text that says so. A member that is null counts as
-absent, as for Kubernetes.
+become replacement characters; levels of an untyped object that nest too deep become a text that says so.
+A member that is null counts as absent, as for Kubernetes.
 
 The decoder names a field below a map as ``$.spec.podAllocationRequests[...].slices[0].start`` and leaves its value out;
 a person who repairs the object needs both. :func:`locate_error` finds them with a few decodings of an object that is
@@ -13,17 +13,14 @@ refused anyway.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_origin
 
 import msgspec
 
 from tessera.kube.client.errors import Status
 from tessera.kube.resources.meta import ObjectMeta, PartialObject
+from tessera.nesting import cut_nesting
 from tessera.text import one_line
-
-#: Most levels: nesting of an object of the API server; deeper parts are left out. No kind of Kubernetes nests half as
-#: deep; an object may have 10,000 levels, the decoder takes some 900.
-NESTING = 128
 
 #: The words between the decoder's text and the path.
 _PATH = " - at `"
@@ -41,7 +38,7 @@ def locate_error(raw: bytes | msgspec.Raw, decode: Callable[[bytes], object], er
     """
     rule, _, path = error.rpartition(_PATH)
     try:
-        document = msgspec.json.decode(raw)
+        document = msgspec.json.decode(cut_nesting(bytes(raw)))
         steps = _parse_path(path.rpartition("$")[2].rstrip("`"))
         name, value = _follow_path(document, steps, lambda: _decode_error(decode, document) == error)
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -98,9 +95,6 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 _NULL = b"null"
 _BOOKMARK = b'{"type":"BOOKMARK"'
 _ERROR = b'{"type":"ERROR"'
-#: A whole text, or the beginning or end of a level.
-_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
-_NESTING_REPLACEMENT = b'"nested too deep, %d levels are read"' % NESTING
 
 
 class ChangeLine(msgspec.Struct, Generic[T], frozen=True, gc=False):
@@ -196,6 +190,7 @@ class Codec(Generic[T]):
     """
 
     def __init__(self, type_: type[T]) -> None:
+        self._bound: Callable[[bytes], bytes] = cut_nesting if (get_origin(type_) or type_) is dict else bytes
         self._object: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
         # A type checker cannot follow types that are made at run time.
         self._change: msgspec.json.Decoder[ChangeLine[T]] = msgspec.json.Decoder(ChangeLine[type_])  # type: ignore[valid-type]
@@ -212,7 +207,7 @@ class Codec(Generic[T]):
         Raises:
             msgspec.DecodeError: the bytes are no JSON, or break the type (``ValidationError``, with the path).
         """
-        return _decode(self._object, body)
+        return _decode(self._object, self._bound(body))
 
     def decode_page(self, body: bytes) -> ListPage[T]:
         """One page of a list, its bad objects set apart.
@@ -220,6 +215,7 @@ class Codec(Generic[T]):
         Raises:
             msgspec.DecodeError: the whole answer is no list.
         """
+        body = self._bound(body)
         try:
             whole = _decode(self._list, body)
         except msgspec.ValidationError:
@@ -232,6 +228,7 @@ class Codec(Generic[T]):
         Raises:
             msgspec.DecodeError: the line is not a watch event at all.
         """
+        line = self._bound(line)
         try:
             if line.startswith(_BOOKMARK):
                 return BookmarkLine(self._bookmark.decode(line).object.metadata.resource_version)
@@ -284,7 +281,7 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(body)
     except (UnicodeDecodeError, RecursionError):
-        body = _cut_nesting(bytes(body).decode(errors="replace").encode())
+        body = cut_nesting(bytes(body).decode(errors="replace").encode())
     except msgspec.ValidationError:
         if _NULL not in bytes(body):
             raise
@@ -301,24 +298,7 @@ def _leave_nulls_out(body: bytes | msgspec.Raw) -> bytes:
             return {key: clean(each) for key, each in value.items() if each is not None}
         return [clean(each) for each in value] if isinstance(value, list) else value
 
-    return msgspec.json.encode(clean(msgspec.json.decode(body)))
-
-
-def _cut_nesting(body: bytes) -> bytes:
-    """Returns the same JSON with a text in place of each too deep object and array."""
-    pieces, depth, begin = [], 0, 0
-    for level in _STRING_OR_BRACKET.finditer(body):
-        if level[0] in (b"{", b"["):
-            depth += 1
-            if depth == NESTING + 1:
-                pieces.append(body[begin : level.start()])
-                pieces.append(_NESTING_REPLACEMENT)
-        elif level[0] in (b"}", b"]"):
-            if depth == NESTING + 1:
-                begin = level.end()
-            depth -= 1
-    pieces.append(body[begin:] if depth <= NESTING else b"")
-    return b"".join(pieces)
+    return msgspec.json.encode(clean(msgspec.json.decode(cut_nesting(bytes(body)))))
 
 
 class LineSplitter:

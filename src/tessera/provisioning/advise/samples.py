@@ -23,6 +23,7 @@ import msgspec
 from tessera.api.problems import FileRefused, ProblemCollector
 from tessera.limits import Limit
 from tessera.limits.messages import ECHOED
+from tessera.nesting import decode_json
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 
 SAMPLE_ROWS = Limit(
@@ -95,8 +96,8 @@ def from_file(text: str) -> tuple[GroupTimes, ...]:
 def _rows(found: ProblemCollector, text: str) -> Iterable[tuple[str, Any]]:
     if text.lstrip()[:1] in {"[", "{"}:
         try:
-            loaded = msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
+            loaded = decode_json(text)
+        except msgspec.DecodeError as error:
             found.add("", f"is no JSON: {error}")
             return []
         items = loaded if isinstance(loaded, list) else [loaded]

@@ -15,6 +15,7 @@ import msgspec
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.limits import Limit
+from tessera.nesting import TooDeepError, decode_json
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
 
@@ -91,8 +92,8 @@ def _lines(text: str, name: str) -> Iterable[tuple[str, str]]:
 def _load(text: str, name: str) -> Any:
     """The file as one value; None if it is several lines of JSON."""
     try:
-        return msgspec.json.decode(text)
-    except RecursionError:
+        return decode_json(text)
+    except TooDeepError:
         raise ValueError(f"{name}: {_TOO_DEEP}") from None
     except msgspec.DecodeError:
         return None if text.lstrip().startswith("{") else _yaml(text, name)

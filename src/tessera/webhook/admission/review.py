@@ -15,6 +15,7 @@ import msgspec
 
 from tessera.api.pods.templates import TemplateKind, find_kind
 from tessera.limits.processes import REVIEW_BODY
+from tessera.nesting import decode_json
 from tessera.text import one_line
 from tessera.webhook.admission.apply_warnings import find_template_warnings, find_warnings
 from tessera.webhook.admission.decision import decide_admission
@@ -97,7 +98,6 @@ class Reviewer:
         self._count_verdict = count_verdict
         self._decoder = msgspec.json.Decoder(_Review)
         self._schemas = msgspec.json.Decoder(PodSchema | None)
-        self._objects = msgspec.json.Decoder(dict[str, Any] | None)
 
     def review(self, body: bytes, path: str = REVIEW_PATH, *, claims: KnownClaims = NO_CLAIMS) -> bytes:
         """Returns the answer to one AdmissionReview; both are JSON.
@@ -125,7 +125,7 @@ class Reviewer:
     def _request(self, body: bytes) -> _Request:
         if len(body) > REVIEW_BODY:
             raise ReviewError(f"the body has {len(body):,} bytes; {REVIEW_BODY} are allowed, make the pod smaller")
-        found: _Review = _decode(self._decoder, body, "the body is no AdmissionReview")
+        found: _Review = _decode(self._decoder.decode, body, "the body is no AdmissionReview")
         if (found.api_version, found.kind) != ("admission.k8s.io/v1", "AdmissionReview"):
             raise ReviewError(
                 f"the body is {one_line(found.kind)} of {one_line(found.api_version)}; this webhook speaks "
@@ -139,7 +139,10 @@ class Reviewer:
         """Returns the decision to make about the object of a request; None if there is no object."""
         if request.kind.kind in {"", "Pod"}:
             fault = "request.object is no pod"
-            shape, pod = _decode(self._schemas, request.object, fault), _decode(self._objects, request.object, fault)
+            shape, pod = (
+                _decode(self._schemas.decode, request.object, fault),
+                _decode(_decode_object, request.object, fault),
+            )
             if shape is None or pod is None:
                 return None
             if path == CLAIM_PATH:
@@ -155,7 +158,7 @@ class Reviewer:
                 f"the request is about a {one_line(request.kind.kind)}; this webhook reviews pods, and objects with "
                 "templates of pods of Kubernetes or that Kueue knows"
             )
-        item = _decode(self._objects, request.object, "request.object is no object")
+        item = _decode(_decode_object, request.object, "request.object is no object")
         if item is None:
             return None
         if path == WORKLOAD_PATH:
@@ -207,14 +210,19 @@ def _shorten(warning: str) -> str:
     return one_line(warning, _WARNING)
 
 
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, fault: str) -> T:
+def _decode_object(body: bytes | msgspec.Raw) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = decode_json(body, dict[str, Any] | None)
+    return found
+
+
+def _decode(decode: Callable[[bytes | msgspec.Raw], T], body: bytes | msgspec.Raw, fault: str) -> T:
     """Decodes a body or a part of it.
 
     Raises:
-        ReviewError: the bytes are no JSON of the decoder's type; the text begins with ``fault``.
+        ReviewError: the bytes are no JSON of the type; the text begins with ``fault``.
     """
     try:
-        return decoder.decode(body)
+        return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReviewError(f"{fault}: {one_line(error)}") from None
     except RecursionError:
