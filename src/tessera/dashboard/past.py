@@ -28,6 +28,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.dashboard.access.visitors import NotNowError
 from tessera.dashboard.names import LOOPBACK
+from tessera.kube.transport.cluster_config import client_context
 from tessera.nesting import decode_json
 from tessera.visibility import Public
 
@@ -272,10 +273,10 @@ class PastReader:
         """The way to check the server's certificate, and the header with the token."""
         url, folder, _ = self._prometheus
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-        context: ssl.SSLContext | bool = True
         try:
-            if folder is not None and (folder / AUTHORITY).exists():
-                context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
+            named = folder is not None and (folder / AUTHORITY).exists()
+            authority = (folder / AUTHORITY).read_text("ascii", "ignore") if folder and named else None
+            context = client_context(authority) if named or url.startswith("https") else True
             token = (folder / TOKEN).read_text("ascii").strip() if folder and (folder / TOKEN).exists() else ""
         except (OSError, ValueError) as error:
             text = "the page's token or authority for Prometheus cannot be read; an administrator finds why in its log"

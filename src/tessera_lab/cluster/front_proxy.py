@@ -9,6 +9,7 @@ import aiohttp
 
 from tessera.clock import Clock
 from tessera.kube.client.requests import Request, Response
+from tessera.kube.transport.cluster_config import client_context
 from tessera_lab.apiserver.admission.webhooks.callers import Resolver
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.handlers.aggregation import Target
@@ -79,12 +80,12 @@ class FrontProxy:
         return self._contexts[key]
 
     def _make_context(self, target: Target) -> ssl.SSLContext:
-        context = ssl.create_default_context()
+        context = client_context()
         if target.insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         elif target.bundle:
             try:
-                context = ssl.create_default_context(cadata=base64.b64decode(target.bundle).decode())
+                context = client_context(base64.b64decode(target.bundle).decode())
             except (ValueError, ssl.SSLError) as error:
                 raise ConnectionError(f"unable to load root certificates: {error}") from error
         with TemporaryDirectory() as folder:

@@ -25,6 +25,7 @@ from yarl import URL
 
 from tessera.driver.limits import REGISTRY_ANSWER, REGISTRY_REDIRECTS
 from tessera.driver.resolution import Outcome
+from tessera.kube.transport.cluster_config import client_context
 from tessera.limits import Limit
 
 if TYPE_CHECKING:  # commands import this module also where they only show their help
@@ -293,12 +294,10 @@ async def _read_body(answer: "aiohttp.ClientResponse", largest: Limit) -> bytes:
 
 
 def _context(trust: Trust) -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = client_context()
     if trust.authorities:
         # Comments between certificates may be in any language, but Python accepts only ASCII.
         context.load_verify_locations(cadata=trust.authorities.encode("ascii", "ignore").decode())
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 

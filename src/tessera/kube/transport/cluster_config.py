@@ -116,19 +116,36 @@ class TlsContexts:
         return self._context
 
 
+def client_context(authorities: str | None = None) -> ssl.SSLContext:
+    """Returns a context that verifies certificates as Go does, since clusters make theirs for programs in Go.
+
+    An authority that is named is trusted even if another one signed it. RFC 5280's optional strictness, which
+    Python 3.13 turns on, is off: authorities of many clusters lack the extensions that it requires.
+
+    Args:
+        authorities: their certificates, PEM; None for those of the system.
+
+    Raises:
+        ssl.SSLError: a certificate cannot be read.
+        ValueError: there is none.
+    """
+    if authorities is not None and not authorities.strip():
+        raise ValueError("no certificate is given")
+    context = ssl.create_default_context(cadata=authorities)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
 def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
     """A client context that trusts the cluster's authority and carries the credential's certificate.
 
-    It verifies certificates as Go does, since clusters make theirs for Go. An authority that the configuration names is
-    trusted even if another authority signed it. RFC 5280's optional strictness, which Python 3.13 turns on, is off:
-    authorities of many clusters lack the extensions that it requires.
+    See :func:`client_context`.
     """
     try:
-        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
+        context = client_context(config.ca.decode() or None)
     except (ssl.SSLError, ValueError) as error:
         raise ConnectionError("certificate-authority-data of the kubeconfig holds no certificate in PEM") from error
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not config.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -6,12 +6,13 @@ The HTTPS caller trusts exactly the authorities of the configuration's ``caBundl
 
 import asyncio
 import base64
-import binascii
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
+
+from tessera.kube.transport.cluster_config import client_context
 
 if TYPE_CHECKING:
     import aiohttp
@@ -157,10 +158,10 @@ class HttpCaller:
 def _build_ssl_context(bundle: str) -> ssl.SSLContext:
     """Makes a TLS context that trusts only the authorities of a ``caBundle``; if it is empty, those of the system."""
     if not bundle:
-        return ssl.create_default_context()
+        return client_context()
     try:
-        return ssl.create_default_context(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
-    except (binascii.Error, UnicodeDecodeError, ssl.SSLError):
+        return client_context(base64.b64decode(bundle, validate=True).decode("ascii"))
+    except (ValueError, ssl.SSLError):
         raise WebhookCallFailed("unable to load root certificates: unable to parse bytes as PEM block") from None
 
 
