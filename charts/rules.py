@@ -118,6 +118,8 @@ VALUES: Mapping[str, Rule] = {
     "tessera.builds.downloads": _of_builds(builds.URL, "address"),
     "tessera.builds.caConfigMap": NAME,
     "tessera.dashboard.origins": ORIGIN,
+    "tessera.dashboard.prometheus.url": PROMETHEUS,
+    "tessera.dashboard.prometheus.labels": LABEL_VALUE,
     "tessera.webhook.certManager.issuer.name": NAME,
     "tessera.agent.simulate": CARDS,
 }

@@ -181,6 +181,7 @@ def _own() -> Schema:
                     "enabled": {"type": "boolean"},
                     "origins": _TEXTS,
                     "withoutToken": {"enum": ["refuse", "hide-names"]},
+                    "prometheus": _closed({"url": {"type": "string"}, "labels": _TEXTS}),
                     "kedaPort": {"type": "integer", "minimum": 0, "maximum": 65535},
                 }
             ),

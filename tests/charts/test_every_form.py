@@ -312,10 +312,19 @@ SETTINGS: Mapping[str, Case] = {
     ),
     "dashboard": chosen(
         None,
-        {"dashboard": {"enabled": True, "origins": ["https://gpu.example.com"], "withoutToken": "hide-names"}},
+        {
+            "dashboard": {
+                "enabled": True,
+                "origins": ["https://gpu.example.com"],
+                "withoutToken": "hide-names",
+                "prometheus": {"url": "http://prometheus.example.com:9090", "labels": ["cluster=prod", "region=eu 1"]},
+            }
+        },
         [
             *("--dashboard", "--dashboard-origin", "https://gpu.example.com"),
             *("--dashboard-without-token", "hide-names"),
+            *("--dashboard-prometheus", "http://prometheus.example.com:9090"),
+            *("--dashboard-prometheus-label", "cluster=prod", "--dashboard-prometheus-label", "region=eu 1"),
         ],
     ),
     "device access": chosen(

@@ -144,6 +144,14 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], str]] = {
         )
         for each in sorted(PAGE_PORTS)
     },
+    "Prometheus of the page": (
+        {"dashboard": {"prometheus": {"url": "prometheus:9090"}}},
+        'tessera.dashboard.prometheus.url: "prometheus:9090" is no address of a Prometheus',
+    ),
+    "label without a Prometheus": (
+        {"dashboard": {"prometheus": {"labels": ["cluster=prod"]}}},
+        "tessera.dashboard.prometheus.url: missing; labels choose series of a Prometheus",
+    ),
     "rule of an option": (
         {"dashboard": {"extraArgs": ["--origin=gpu"]}},
         'tessera.dashboard.extraArgs.0: --origin: "gpu" is no origin of a page',

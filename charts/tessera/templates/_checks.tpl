@@ -24,6 +24,7 @@ files/rules.json; the schema has types, names and ranges.
 {{- $problems = concat $problems (include "tessera.checks.options" (dict "path" (printf "tessera.%s.extraArgs" $key) "arguments" (index $.Values.tessera $key).extraArgs "program" $program) | fromJsonArray) -}}
 {{- end -}}
 {{- $problems = concat $problems (include "tessera.checks.groups" (dict "groups" $.Values.tessera.controller.nodeGroups "rules" $rules.nodeGroups) | fromJsonArray) -}}
+{{- with .Values.tessera.dashboard.prometheus }}{{ if and .labels (not .url) }}{{ $problems = append $problems "tessera.dashboard.prometheus.url: missing; labels choose series of a Prometheus, as http://prometheus.example.com:9090" }}{{ end }}{{ end -}}
 {{- with .Values.tessera.repairs }}
 {{- if and (eq (.reboot | default "") "annotation") (not .rebootAnnotation) }}{{ $problems = append $problems "tessera.repairs.rebootAnnotation: missing; reboot: annotation needs it, as example.com/reboot=true" }}{{ end -}}
 {{- if and (eq (.reboot | default "") "command") (not .rebootCommand) }}{{ $problems = append $problems "tessera.repairs.rebootCommand: missing; reboot: command needs it, as [/usr/local/bin/reboot-node]" }}{{ end -}}

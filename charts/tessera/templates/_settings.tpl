@@ -217,6 +217,8 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- $args := list -}}
 {{- range $own.origins }}{{ $args = append $args (printf "--origin=%s" .) }}{{ end -}}
 {{- if ne $own.withoutToken "refuse" }}{{ $args = append $args (printf "--without-token=%s" $own.withoutToken) }}{{ end -}}
+{{- with $own.prometheus.url }}{{ $args = append $args (printf "--prometheus=%s" .) }}{{ end -}}
+{{- range $own.prometheus.labels }}{{ $args = append $args (printf "--prometheus-label=%s" .) }}{{ end -}}
 {{- if $own.kedaPort }}{{ $args = append $args (printf "--keda-port=%d" (int $own.kedaPort)) }}{{ end -}}
 {{- $base := (get (.Files.Get "files/workloads.json" | fromJson) "tessera-dashboard").args -}}
 {{- concat $base $args $own.extraArgs | toJson -}}
