@@ -20,7 +20,6 @@ Rules:
    hidden text becomes empty.
 """
 
-import hashlib
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -180,6 +179,8 @@ class Redactor:
 
     def alias(self, text: str, size: int = 4) -> str:
         """The alias of a name; it has ``size`` bytes in hexadecimal."""
+        import hashlib  # only where names are hidden: it costs a command's start a millisecond
+
         return HIDDEN + hashlib.blake2b(text.encode(), key=self._secret, digest_size=size).hexdigest()
 
 

@@ -13,7 +13,6 @@ not know which instances exist (``occupancy.py``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Self
 
 import msgspec
@@ -289,6 +288,8 @@ class Geometry(msgspec.Struct, frozen=True):
 def closest_profile(name: str, known: Iterable[str]) -> str | None:
     """The known profile whose spelling is closest to a mistyped one; ``None`` when nothing is close."""
     by_spelling = {resource_spelling(candidate): candidate for candidate in known}
+    from difflib import get_close_matches  # for a mistake alone
+
     close = get_close_matches(resource_spelling(name), by_spelling, n=1, cutoff=0.6)
     return by_spelling[close[0]] if close else None
 

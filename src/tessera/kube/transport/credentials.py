@@ -6,7 +6,6 @@ expire.
 """
 
 import asyncio
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -237,7 +236,7 @@ def _exec_info(plugin: ExecPlugin) -> str:
     spec: dict[str, Any] = {"interactive": False}
     if plugin.cluster is not None:
         spec["cluster"] = plugin.cluster
-    return json.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})
+    return msgspec.json.encode({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()
 
 
 def _read_answer(plugin: ExecPlugin, out: bytes) -> tuple[Credential, float]:
