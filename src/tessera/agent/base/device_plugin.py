@@ -5,15 +5,18 @@ container-device-interface 0.6.0 (SPEC.md).
 
 Static devices share one file (:mod:`tessera.agent.sharing.cdi`). Slices have one file per device ID
 (:class:`CdiFolder`): kubelet gives an ID to one running container at a time, and the runtime cannot resolve a name that
-two CDI files define. So the claim of the next container replaces the file of the one before, by atomic rename. Every
-file carries the MIG UUIDs of *all* slices of the container that it was written for: the runtime merges the files of a
-container's devices, and the variables agree. The files also give the UUIDs as mounts, and leave
-``CUDA_VISIBLE_DEVICES`` alone (``docs/decisions/container-environment.md``).
+two CDI files define. So the claim of the next container removes the file of the one before. Runtimes read the folder
+again in a thread of their own when inotify tells them, so one may still have the former definition at the start. Hence
+every definition mounts its own file, whose name has a hash of the content: with a former definition the mount fails,
+and kubelet starts the container again. Every file carries the MIG UUIDs of *all* slices of the container that it was
+written for: the runtime merges the files of a container's devices, and the variables agree. The files also give the
+UUIDs as mounts, and leave ``CUDA_VISIBLE_DEVICES`` alone (``docs/decisions/container-environment.md``).
 
 The agent touches only its own files, which it knows by their prefix. Simulated cards have no device files, so their
 containers get the environment alone.
 """
 
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
@@ -31,6 +34,8 @@ VERSION = "0.6.0"
 #: Folder in which NVIDIA's runtime finds devices that are listed as mounts (nvidia-container-toolkit,
 #: ``internal/config/image``).
 MOUNTED_DEVICES = PurePosixPath("/var/run/nvidia-container-devices")
+#: Folder in a container with the CDI files of its slices.
+OWN_DEFINITIONS = PurePosixPath("/run/tessera/cdi")
 #: Value of the variable for a container that gets no device.
 NO_DEVICE = "void"
 
@@ -128,14 +133,14 @@ def cdi_name(device_id: str) -> str:
     return f"{CDI_KIND}={device_id}"
 
 
-def file_name(device_id: str) -> str:
-    """The file that defines a device. Every character of a device ID is allowed in a file name."""
-    return f"{_PREFIX}{device_id}.json"
-
-
 def environment(mig_uuids: Sequence[str]) -> dict[str, str]:
     """The variable through which NVIDIA's runtime finds a container's slices."""
     return {VISIBLE_DEVICES: ",".join(mig_uuids)}
+
+
+def _device_of(path: Path) -> str:
+    """The device that a file of ours defines; no device ID has an underscore."""
+    return path.name.removeprefix(_PREFIX).removesuffix(".json").partition("_")[0]
 
 
 class CdiFolder:
@@ -161,14 +166,23 @@ class CdiFolder:
         """
         env = [f"{name}={value}" for name, value in environment(mig_uuids).items()]
         mounted = mig_uuids if device_files else ()
-        write_cdi_file(
-            self._path / file_name(device_id), CDI_KIND, [define_device(device_id, env, device_files, mounted=mounted)]
-        )
+        content = msgspec.json.encode((device_id, env, list(device_files), mounted))
+        path = self._path / f"{_PREFIX}{device_id}_{hashlib.sha256(content).hexdigest()[:16]}.json"
+        own = Mount(host_path=str(path), container_path=str(OWN_DEFINITIONS / device_id), read_only=True)
+        self._remove(each for each in self._files() if _device_of(each) == device_id and each != path)
+        write_cdi_file(path, CDI_KIND, [define_device(device_id, env, device_files, mounted=mounted, folders=[own])])
 
     def remove(self, device_ids: Iterable[str]) -> None:
         """Removes the definitions of devices; ignores devices without a definition."""
-        for device_id in device_ids:
-            (self._path / file_name(device_id)).unlink(missing_ok=True)
+        gone = set(device_ids)
+        self._remove(each for each in self._files() if _device_of(each) in gone)
+
+    def _files(self) -> list[Path]:
+        return list(self._path.glob(f"{_PREFIX}*.json"))
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
 
     def read(self) -> dict[str, str]:
         """By device of each of our files, the value of the variable that its last container got.
@@ -176,7 +190,7 @@ class CdiFolder:
         Leaves out files that cannot be read, or are not as we write them.
         """
         found: dict[str, str] = {}
-        for path in self._path.glob(f"{_PREFIX}*.json"):
+        for path in self._files():
             try:
                 devices = msgspec.json.decode(path.read_bytes(), type=_Spec).devices
             except (OSError, msgspec.MsgspecError) as error:
@@ -189,11 +203,9 @@ class CdiFolder:
 
     def keep_only(self, device_ids: Iterable[str]) -> None:
         """Removes our files that a former agent left for pods that are gone."""
-        kept = {file_name(device_id) for device_id in device_ids}
-        for path in list(self._path.glob(f"{_PREFIX}*.json")) + list(self._path.glob(f".{_PREFIX}*.new")):
-            if path.name not in kept:
-                _log.info("removing stale CDI file %s", path)
-                path.unlink(missing_ok=True)
+        kept = set(device_ids)
+        stale = [each for each in self._files() if _device_of(each) not in kept]
+        self._remove([*stale, *self._path.glob(f".{_PREFIX}*.new")])
 
 
 class ResourcePlugin:

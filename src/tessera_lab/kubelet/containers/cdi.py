@@ -1,8 +1,9 @@
 """Container Device Interface as the container runtime applies it: turns device names into edits of the container.
 
-Reads every JSON file of the node's CDI folders when a container is created, as containerd does, and applies the edits
-of the requested devices. It keeps only edits that a simulated container can show: environment, device nodes, mounts.
-Source: CNCF container-device-interface specification 0.8.
+Reads every JSON file of the node's CDI folders when a container is created, and applies the edits of the requested
+devices. It keeps only edits that a simulated container can show: environment, device nodes, mounts. Real runtimes read
+the folders in a thread of their own after a change, and may be late (:attr:`CdiRegistry.is_late`). Sources: CNCF
+container-device-interface specification 0.8, ``pkg/cdi/cache.go``; runc for a mount whose source is gone.
 """
 
 import os
@@ -30,21 +31,26 @@ class CdiRegistry:
 
     Args:
         folders: folders of the files, in rising priority (``/etc/cdi``, ``/var/run/cdi``).
+
+    Attributes:
+        is_late: the runtime has not noticed changes since this was set, and goes by what it read before.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = tuple(folders)
+        self.is_late = False
+        self._found: dict[str, list[Any]] = {}
         self._read: dict[str, tuple[tuple[int, int, int], Mapping[str, list[Any]]]] = {}
 
     def edits(self, names: Sequence[str]) -> CdiEdits:
         """The edits of the devices ``vendor/class=device``, in order.
 
         Raises:
-            CdiError: no file describes one of them.
+            CdiError: no file describes one of them, or a file that is mounted is gone.
         """
         if not names:
             return CdiEdits()
-        devices = self._devices()
+        devices = self._found = self._found if self.is_late else self._devices()
         missing = [name for name in names if name not in devices]
         if missing:
             raise CdiError(
@@ -56,7 +62,7 @@ class CdiRegistry:
         for edit in (edit for name in names for edit in devices[name]):
             env.update(entry.split("=", 1) for entry in edit.get("env") or () if "=" in entry)
             nodes += [node["path"] for node in edit.get("deviceNodes") or ()]
-            mounts += [mount["containerPath"] for mount in edit.get("mounts") or ()]
+            mounts += [_mounted(mount) for mount in edit.get("mounts") or ()]
         return CdiEdits(env=env, device_nodes=tuple(dict.fromkeys(nodes)), mounts=tuple(dict.fromkeys(mounts)))
 
     def _devices(self) -> dict[str, list[Any]]:
@@ -85,6 +91,16 @@ class CdiRegistry:
         except FileNotFoundError:
             return {}
         return known[1]
+
+
+def _mounted(mount: Mapping[str, Any]) -> str:
+    if not Path(mount["hostPath"]).exists():
+        raise CdiError(
+            "failed to create containerd task: failed to create shim task: OCI runtime create failed: error mounting "
+            f'"{mount["hostPath"]}" to rootfs at "{mount["containerPath"]}": no such file or directory'
+        )
+    path: str = mount["containerPath"]
+    return path
 
 
 def _parse(content: bytes) -> Mapping[str, list[Any]]:
