@@ -44,6 +44,7 @@ from tessera.kube.resources import (
     Pod,
     ResourceQuota,
 )
+from tessera.kube.resources.nodes import ContainerImage
 from tessera.mig.models import model_by_short_name
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import NoNode, RuleCount
@@ -851,11 +852,46 @@ def test_a_running_pod_is_told_which_preferences_its_node_meets() -> None:
     }
     running = bound(labels={"app": "web"}, spec={"affinity": affinity}, status={"phase": "Running"})
     found = answer(running, nodes=[node("n1"), node("n2")], instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))])
-    not_met = "not met; where it would be, there was no room, or a place would have cost the cards more"
     assert [each for each in found.facts if each.startswith("it prefers")] == [
         "it prefers nodes by kubernetes.io/hostname (weight 10): met",
-        f"it prefers nodes by kubernetes.io/hostname (weight 5): {not_met}",
+        f"it prefers nodes by kubernetes.io/hostname (weight 5): {NO_ROOM}",
         "it prefers apart from pods by kubernetes.io/hostname (weight 100): met",
+    ]
+
+
+NO_ROOM = "not met; where it would be, there was no room, or a place would have cost the cards more"
+
+
+def node_with(name: str, *images: str, **spec: Any) -> Node:
+    made = node(name, **spec)
+    listed = tuple(ContainerImage(names=(each,), size_bytes=9_000 << 20) for each in images)
+    return msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, images=listed))
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted", "image"),
+    [
+        ([node_with("n2")], "not met; no node is so", None),
+        ([node_with("zoned"), node_with("n3", "docker.io/vllm/vllm:1")], NO_ROOM, NO_ROOM),
+        ([node_with("zoned", unschedulable=True)], "not met; such nodes do not take the pod", None),
+        ([node_with("n2", "docker.io/vllm/vllm:1", unschedulable=True)], "not met; no node is so", None),
+        ([node_with("n2"), node_with("n3")], "not met; no node is so", "met"),
+    ],
+    ids=["no node is so", "no room", "closed nodes", "an image on closed nodes", "an image here"],
+)
+def test_what_a_node_lacks_that_a_pod_prefers_has_its_reason(
+    others: list[Node], wanted: str, image: str | None
+) -> None:
+    tests = [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["zoned"]}]
+    prefers = [{"weight": 7, "preference": {"matchExpressions": tests}}]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefers}}
+    own = [{"name": "c", "image": "vllm/vllm:1", "resources": {"limits": {"nvidia.com/mig-3g.20gb": "1"}}}]
+    running = bound(spec={"affinity": affinity, "containers": own}, status={"phase": "Running"})
+    here = node_with("n1", *(["docker.io/vllm/vllm:1"] if image == "met" else []))
+    found = answer(running, nodes=[here, *others], instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))])
+    assert [each for each in found.facts if each.startswith("it prefers")] == [
+        f"it prefers nodes by kubernetes.io/hostname (weight 7): {wanted}",
+        *([f"it prefers nodes with the image docker.io/vllm/vllm:1 (by default): {image}"] if image else []),
     ]
 
 
@@ -863,7 +899,7 @@ def test_a_running_pod_is_told_which_preferences_its_node_meets() -> None:
     ("other", "found"),
     [
         ("n2", "met"),
-        ("n1", "not met; where it would be, there was no room, or a place would have cost the cards more"),
+        ("n1", NO_ROOM),
         ("", None),
     ],
     ids=["another node", "the same card", "no other replica"],
