@@ -129,6 +129,19 @@ async def test_owners_that_are_taken_away_come_back_with_the_next_apply(api: Api
     assert owners["before-first-apply"]["f:data"].keys() - {"."} == {"f:x", "f:y"}
 
 
+async def test_an_object_whose_apply_states_no_field_has_no_owners_after_other_writes_either(
+    api: Api, core: str
+) -> None:
+    path = f"{core}/serviceaccounts/a"
+    stated = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}}
+    assert (
+        "managedFields" not in (await api("PATCH", f"{path}?fieldManager=ann", stated, content=APPLY)).ok()["metadata"]
+    )
+    note = {"metadata": {"annotations": {"example.com/a": "1"}}}
+    patched = (await api("PATCH", f"{path}?fieldManager=editor", note, content=MERGE)).ok()
+    assert "managedFields" not in patched["metadata"]
+
+
 async def test_apply_merges_lists_by_their_keys(api: Api, namespace: str) -> None:
     base = f"/apis/apps/v1/namespaces/{namespace}/deployments/a?fieldManager="
     (await api("PATCH", f"{base}ann", deployment("a"), content=APPLY)).ok()
