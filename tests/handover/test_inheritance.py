@@ -18,6 +18,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
+from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.handover.gang_heirs import GANG_KINDS
 from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
 from tessera.handover.owner_pods import OwnedPod, OwnerPods, family_of, owner_of, place_within
@@ -266,6 +267,23 @@ def test_one_pod_of_a_group_gets_its_slots_beside_the_others(cluster: SlicerClus
     cluster.settle()
     assert has_slices(cluster, again)
     assert sum(not has_slices(cluster, pod) for pod in batch) == left
+
+
+def test_a_group_that_was_refused_before_its_owner_was_known_gets_its_slots_back(cluster: SlicerCluster) -> None:
+    olds = running_group(cluster)
+    batch = [waiting(cluster, f"batch-{number}", "1g.5gb", namespace="team-b") for number in range(5)]
+    cluster.settle()
+    late = [pod for pod in batch if not has_slices(cluster, pod)]
+    for old in olds:
+        end(cluster, old)
+    for old in olds:
+        gone(cluster, old)
+    news = group(cluster, "new")
+    cluster.slicer.decide()  # the API server has not answered yet
+    assert {cluster.slicer.state.pods.state_of(pod.uid) for pod in news} == {PodState.REFUSED}
+    cluster.settle()
+    assert all(has_slices(cluster, pod) for pod in news)
+    assert not any(has_slices(cluster, pod) for pod in late)
 
 
 def test_groups_of_two_owners_of_one_name_get_their_slots_back(cluster: SlicerCluster) -> None:

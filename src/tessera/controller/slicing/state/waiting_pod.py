@@ -84,7 +84,7 @@ NEXT: Mapping[PodState, frozenset[PodState]] = {
     PodState.RELIEVED: _DECIDED | _ENDS,
     PodState.LIMITED: _DECIDED | _ENDS | {PodState.QUEUED, PodState.RELIEVED},
     PodState.BLOCKED: _DECIDED | _ENDS,
-    PodState.REFUSED: _DECIDED | _ENDS,
+    PodState.REFUSED: _DECIDED | _ENDS | {PodState.QUEUED},
     PodState.FIXED: PROMISED | _ENDS | {PodState.QUEUED},
     PodState.PLACED: PROMISED | _ENDS | {PodState.QUEUED},
     PodState.STUCK: PROMISED | _ENDS | {PodState.QUEUED},
