@@ -122,14 +122,18 @@ class EmptyNodes:
 
 
 def divide_over_cards(
-    cards: Sequence[_Class], profiles: Sequence[str], work: StepBudget | None = None, cost: Cost = CardTable.cost
+    cards: Sequence[_Class],
+    profiles: Sequence[str],
+    work: StepBudget | None = None,
+    cost: Cost = CardTable.cost,
+    compared: Comparison | None = None,
 ) -> _Division:
-    """Divides slices over cards given as (table, occupancy, pending).
+    """Divides slices over cards given as (table, occupancy, pending), as the rules of a comparison say.
 
     Returns:
         The cost and one card's index per profile; ``None`` when no division exists.
     """
-    return complete(_divide_in_parts(cards, profiles, work, cost))
+    return complete(_divide_in_parts(cards, profiles, work, cost, compared))
 
 
 def _divide_in_parts(

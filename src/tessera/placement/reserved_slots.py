@@ -17,8 +17,10 @@ from functools import partial
 
 import msgspec
 
+from tessera.placement.card_comparison import Comparison
 from tessera.placement.card_table import CardTable, Pending
 from tessera.placement.cards import CardPlacement, FleetCard, Hold, OwnedPlacement
+from tessera.placement.demand import CardSpread
 from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import divide_over_cards
 
@@ -55,6 +57,7 @@ class SoonestPlace:
     Args:
         fleet: the cards; unchanged.
         profiles: the demand's.
+        spread: how its slices lie on the cards.
         residual: the remaining time of each allocation.
         holds: slots that are kept for other demands.
         admits: True if a node takes the demand once these owners have ended.
@@ -70,9 +73,11 @@ class SoonestPlace:
         holds: Iterable[Hold],
         admits: Callable[[str, frozenset[str]], bool],
         horizon: float,
+        spread: CardSpread = (),
     ) -> None:
         self._fleet = fleet
         self._profiles = profiles
+        self._spread = spread
         self._residual = residual
         self._admits = admits
         self._horizon = horizon
@@ -145,9 +150,15 @@ class SoonestPlace:
         return self._place(cards, lasts, times[index])
 
     def _fits(self, node: str, cards: Sequence[FleetCard], lasts: Mapping[str, float], time: float) -> bool:
-        if divide_over_cards(self._states(cards, lasts, time), self._profiles) is None:
+        if self._divide(cards, self._states(cards, lasts, time)) is None:
             return False
         return self._admits(node, frozenset(owner for owner, each in lasts.items() if each <= time))
+
+    def _divide(
+        self, cards: Sequence[FleetCard], states: Sequence[tuple[CardTable, int, Pending]]
+    ) -> tuple[float, tuple[int, ...]] | None:
+        compared = Comparison(self._spread, [card.node.values.get(card.gpu, {}) for card in cards])
+        return divide_over_cards(states, self._profiles, compared=compared)
 
     def _states(
         self, cards: Sequence[FleetCard], lasts: Mapping[str, float], time: float
@@ -164,7 +175,7 @@ class SoonestPlace:
 
     def _place(self, cards: Sequence[FleetCard], lasts: Mapping[str, float], time: float) -> ReservedPlace | None:
         states = self._states(cards, lasts, time)
-        divided = divide_over_cards(states, self._profiles)
+        divided = self._divide(cards, states)
         if divided is None:
             return None
         starts: dict[tuple[int, str], list[int]] = {}

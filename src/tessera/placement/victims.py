@@ -8,11 +8,15 @@ fits; so no victim is superfluous. At most ``RESERVATION_CARDS`` cards are looke
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
+from tessera.placement.demand import CardSpread
 from tessera.placement.fleet import Fleet
 from tessera.placement.reserved_slots import RESERVATION_CARDS, Hold, ReservedPlace, SoonestPlace
 
 #: What the end of an allocation costs; None if it may not end. The costs of victims are added up.
 Cost = Callable[[OwnedPlacement], float | None]
+
+#: Profiles, and how they lie on cards.
+_Slices = tuple[tuple[str, ...], CardSpread]
 
 
 def find_victims(
@@ -23,6 +27,7 @@ def find_victims(
     nodes: Iterable[str],
     holds: Sequence[Hold],
     admits: Callable[[str, frozenset[str]], bool],
+    spread: CardSpread = (),
 ) -> ReservedPlace | None:
     """Returns the place with the fewest victims, of equal ones the cheapest; its holders are the victims.
 
@@ -33,6 +38,7 @@ def find_victims(
         nodes: the nodes to look at.
         holds: slots that are kept for other demands.
         admits: True if a node takes the demand once these owners have ended.
+        spread: how its slices lie on the cards.
     """
     best: tuple[tuple[int, float], ReservedPlace] | None = None
     looked = 0
@@ -41,7 +47,7 @@ def find_victims(
         looked += len(cards)
         costs = _costs(cards, cost)
         found = _one_slice(cards, profiles[0], costs, holds) if len(profiles) == 1 else None
-        places = found if len(profiles) == 1 else _several(fleet, node, profiles, costs, holds)
+        places = found if len(profiles) == 1 else _several(fleet, node, (profiles, spread), costs, holds)
         for place in places or ():
             owners = frozenset(one.owner for one in place.holders)
             rank = (len(owners), sum(costs[owner] for owner in owners))
@@ -89,13 +95,13 @@ def _one_slice(
 
 
 def _several(
-    fleet: Fleet, node: str, profiles: tuple[str, ...], costs: Mapping[str, float], holds: Sequence[Hold]
+    fleet: Fleet, node: str, demand: _Slices, costs: Mapping[str, float], holds: Sequence[Hold]
 ) -> Iterator[ReservedPlace]:
     """Yields the place on one node for which no victim is superfluous."""
     ending = set(costs)
-    place = _fit(fleet, node, profiles, ending, holds)
+    place = _fit(fleet, node, demand, ending, holds)
     for owner in sorted(costs, key=lambda each: (-costs[each], each)) if place is not None else ():
-        other = _fit(fleet, node, profiles, ending - {owner}, holds)
+        other = _fit(fleet, node, demand, ending - {owner}, holds)
         if other is not None:
             ending.discard(owner)
             place = other
@@ -103,16 +109,15 @@ def _several(
         yield place
 
 
-def _fit(
-    fleet: Fleet, node: str, profiles: tuple[str, ...], ending: set[str], holds: Sequence[Hold]
-) -> ReservedPlace | None:
+def _fit(fleet: Fleet, node: str, demand: _Slices, ending: set[str], holds: Sequence[Hold]) -> ReservedPlace | None:
     """The place on a node beside everything that does not end."""
     search = SoonestPlace(
         fleet,
-        profiles,
+        demand[0],
         lambda one: 0.0 if one.owner in ending else float("inf"),
         holds=holds,
         admits=lambda _node, _owners: True,
         horizon=0.0,
+        spread=demand[1],
     )
     return search.find((node,))

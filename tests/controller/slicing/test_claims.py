@@ -16,6 +16,7 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_L
 from tessera.api.pods.gangs import Gang
 from tessera.claims.controller import published_devices
 from tessera.claims.controller.claims import Claims
+from tessera.clock import rfc3339
 from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
@@ -558,6 +559,39 @@ def running(cluster: ClaimCluster, name: str, device_class: str) -> PodInfo:
     pod = cluster.user(name, cluster.claim(name, request("x", device_class)), movable=True, owner=f"owner-{name}")
     cluster.settle()
     return cluster.put(replace(cluster.pods[pod.uid], started=cluster.date))
+
+
+@pytest.mark.parametrize(
+    ("rule", "cards"),
+    [({"matchAttribute": "gpu.tessera.dev/parentUUID"}, 1), ({"distinctAttribute": "gpu.tessera.dev/parentUUID"}, 2)],
+)
+def test_slots_are_reserved_as_a_constraint_wants_them(rule: dict[str, str], cards: int) -> None:
+    """Else small pods, of which one ends now and then, would hold the claim up for ever."""
+    cluster = ClaimCluster(60.0)
+    cluster.pass_time(1)
+    cluster.claim_node("n1", count=2)
+    count = 0
+
+    def small() -> PodInfo:
+        nonlocal count
+        count += 1
+        return cluster.user(f"s{count}", cluster.claim(f"s{count}", request("x", THREE)), created=rfc3339(cluster.date))
+
+    running = [small() for _ in range(4)]
+    cluster.settle()
+    large = cluster.claim("large", request("x", THREE, count=2), constraints=[{"requests": ["x"], **rule}])
+    pod = cluster.user("large", large, created=rfc3339(cluster.date))
+    waiting = [small()]
+    for _ in range(5):
+        cluster.pass_time(300)
+        cluster.settle()
+        cluster.remove(running.pop(0))
+        waiting.append(small())
+        cluster.settle()
+        running += [each for each in waiting if cluster.where(each)]
+        waiting = [each for each in waiting if not cluster.where(each)]
+    gpus = {each.gpu_uuid for each in cluster.slicer.state.allocations.of(pod.uid)[0].slices}
+    assert len(gpus) == cards
 
 
 @pytest.mark.parametrize("attribute", ["gpu.tessera.dev/parentUUID", "gpu.tessera.dev/productName"])

@@ -105,6 +105,7 @@ class Preemptor(Proposer):
                 nodes=self._reserver.places.nodes_for(pod),
                 holds=self._reserver.places.holds_of_others(pod),
                 admits=admits,
+                spread=pod.spread,
             )
 
     def _cost(self, allocation: Allocation, one: OwnedPlacement, pod: PodInfo, now: float) -> float | None:

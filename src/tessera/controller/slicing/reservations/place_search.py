@@ -111,7 +111,14 @@ class PlaceSearch:
     def _find(self, pods: Sequence[PodInfo]) -> Mapping[PodUid, ReservedPlace]:
         kinds: dict[object, list[PodInfo]] = {}
         for pod in pods:
-            kind = (pod.profiles, pod.constraints, tuple(sorted(pod.amounts.items())), pod.relations, pod.ports)
+            kind = (
+                pod.profiles,
+                pod.spread,
+                pod.constraints,
+                tuple(sorted(pod.amounts.items())),
+                pod.relations,
+                pod.ports,
+            )
             kinds.setdefault(kind, []).append(pod)
         found: dict[PodUid, ReservedPlace] = {}
         amounts: dict[NodeName, Amounts] = {}
@@ -144,6 +151,7 @@ class PlaceSearch:
                 holds=self.holds_of_others(pod),
                 admits=admits,
                 horizon=HORIZON,
+                spread=pod.spread,
             )
             for place in taken:
                 search.keep(place)

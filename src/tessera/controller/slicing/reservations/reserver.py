@@ -167,7 +167,7 @@ class Reserver(Proposer):
         reason = reason if reason is not None else self._state.pods.reason_of(pod.uid)
         if self._after is None or not self._now or self.searches <= 0:
             return
-        if pod.is_held and not pod.spread and waits_for_room(reason) and pod.uid not in self._state.reservations:
+        if pod.is_held and waits_for_room(reason) and pod.uid not in self._state.reservations:
             unit = Unit([pod], queue_key(self._state, pod))
             if self._turns.is_due(rank_in_queue(pod), pod.uid) and not self._turns.gang_precedes(pod, unit.queue):
                 yield from self._reserve(unit)

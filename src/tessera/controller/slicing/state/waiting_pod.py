@@ -140,6 +140,4 @@ def state_of_refusal(pod: PodInfo, reason: Reason) -> PodState:
     """Returns the state of a waiting pod that planning refuses for a reason."""
     if isinstance(reason, QueueFull) and not reason.never:
         return PodState.LIMITED
-    # nobody keeps slots, or moves pods, for slices whose cards are compared
-    may_block = pod.is_held and not pod.spread
-    return PodState.BLOCKED if may_block and waits_for_room(reason) else PodState.REFUSED
+    return PodState.BLOCKED if pod.is_held and waits_for_room(reason) else PodState.REFUSED
