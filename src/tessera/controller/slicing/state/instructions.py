@@ -14,10 +14,6 @@ from tessera.api.names import HOSTNAME_LABEL, PINNED_ANNOTATION, NodeName, PodUi
 #: One half of a node's object, or a pod: at most one request writes it at a time.
 WriteKey = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition", "queue", "record"], str]
 
-#: Takes the owners of fields off an object. From then on the server keeps none until somebody applies the object: it
-#: need not compare the object before and after each write (managed fields, ``skipnonapplied.go``).
-_NO_OWNERS: dict[str, object] = {"managedFields": [{}]}
-
 
 class PatchRequests(msgspec.Struct, frozen=True, kw_only=True):
     """Sets and removes entries of a node's ``spec.podAllocationRequests``, and its annotations.
@@ -43,8 +39,7 @@ class PatchRequests(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the merge patch of the main resource."""
         entries: dict[PodUid, object] = {**self.put, **dict.fromkeys(self.drop)}
         body: dict[str, object] = {"spec": {"podAllocationRequests": entries}} if entries else {}
-        annotations = {"annotations": self.annotations} if self.annotations else {}
-        return body | {"metadata": {**_NO_OWNERS, **annotations}}
+        return body | ({"metadata": {"annotations": self.annotations}} if self.annotations else {})
 
 
 class PatchResults(msgspec.Struct, frozen=True, kw_only=True):
