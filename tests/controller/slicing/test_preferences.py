@@ -12,11 +12,13 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName
 from tessera.clock import rfc3339
 from tessera.controller.base import PREFERENCE_PRICES
+from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_constraints import read_images
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_preferences import PREFERENCES, read_preferences
 from tessera.controller.slicing.state.events import NodeObserved
-from tessera.kube.resources import Pod
+from tessera.kube.resources import Node, Pod
+from tessera.limits.nodes import NODE_IMAGES
 
 HOST = "kubernetes.io/hostname"
 
@@ -429,6 +431,27 @@ def test_a_manifest_with_hundreds_of_preferences_is_placed_at_once(many: SlicerC
     pods = [create(many, f"pod-{number}", "7g.40gb", affinity=wanted) for number in range(20)]
     assert len(set(nodes(many, *pods))) == 20
     assert many.slicer.steps - steps < 20_000
+
+
+def test_of_a_node_that_lists_very_many_images_and_names_few_count() -> None:
+    listed = [
+        {"names": [f"image-{number}:{tag}" for tag in range(10)], "sizeBytes": MIB} for number in range(2 * NODE_IMAGES)
+    ]
+    node = msgspec.convert({"metadata": {"name": "n"}, "status": {"images": listed}}, Node)
+    assert len(read_node(node).images) == 5 * NODE_IMAGES
+
+
+@pytest.mark.parametrize("count", [10, 1_000])
+def test_very_many_images_and_labels_of_nodes_cost_a_pod_few_steps(many: SlicerCluster, count: int) -> None:
+    for name, facts in list(many.nodes.items()):
+        labels = {f"example.com/{name}-{number}": "x" for number in range(count // 10)}
+        images = {f"{name}-{number}:1": 9000 * MIB for number in range(count)}
+        change_node(many, name, images=images, labels={**facts.labels, **labels})
+    steps = many.slicer.steps
+    wanted = [f"n{number:03}" for number in range(20)]
+    pods = [replica(many, f"web-{each}", "7g.40gb", images=(f"{each}-5:1",), claims=("default/x",)) for each in wanted]
+    assert nodes(many, *pods) == wanted
+    assert many.slicer.steps - steps < 100 * len(pods)
 
 
 @pytest.mark.parametrize("operator", ["Near", "", "Gt", "Lt"])
