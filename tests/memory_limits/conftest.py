@@ -22,6 +22,7 @@ from tessera.agent.base.options import AgentOptions, EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus
 from tessera.agent.main.satellites import MemoryInputs
 from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.names import PodUid
@@ -204,6 +205,8 @@ class Node:
                 api_reachable=lambda: self.api_answers,
                 live_pods=self.live_pods,
                 read_users=self.read_users,
+                cards=SliceableGpus,
+                held=tuple,
             ),
         )
 

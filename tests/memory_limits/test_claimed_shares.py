@@ -7,10 +7,10 @@ from tessera.agent.base.processes import ProcessId
 from tessera.agent.inventory.card_ownership import CardShares
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition, claimed_geometry
-from tessera.agent.slices.claimed_shares import add_offer, add_users
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement, SharingKind
 from tessera.kube.resources import Pod
+from tessera.memory_limits.claimed_shares import add_offer, add_users
 from tessera.memory_limits.grants import MemoryGrants
 from tessera.memory_limits.policy import CardUse, ProcessUse
 from tessera.mig.names import CLAIMED_SHARE

@@ -28,7 +28,9 @@ from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
 from tessera.agent.main.satellites import MemoryInputs, MemoryWatch
 from tessera.api.names import PodUid
+from tessera.api.sharing.devices import Advertisement
 from tessera.kube.resources import Pod
+from tessera.memory_limits.claimed_shares import add_offer, add_users
 from tessera.memory_limits.enforcement import MemoryEnforcement
 from tessera.memory_limits.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
 from tessera.memory_limits.policy import (
@@ -180,7 +182,7 @@ class MemoryMonitor(MemoryWatch):
         if not watched and not self._without_record:
             return (), ()
         try:
-            users = await self._inputs.read_users()
+            users = add_users(await self._inputs.read_users(), self._inputs.held(), self._inputs.live_pods())
         except ConnectionError as error:
             _log.warning(
                 "memory of shared cards is not checked: kubelet did not list the pods that hold them: %s", error
@@ -191,14 +193,17 @@ class MemoryMonitor(MemoryWatch):
             self._grants.without_record = frozenset((device, each.pod) for device in users for each in users[device])
         cards = tuple([card for device in watched if (card := await self._reader.read(device)) is not None])
         totals = {card.device: card.total for card in cards if is_plausible_total(card.total)}
-        grants = self._grants.update(users, self._inputs.offer(), totals, self._inputs.live_pods())
+        grants = self._grants.update(users, self._offer(), totals, self._inputs.live_pods())
         self._save_shares()
         return cards, self._grants.divide(grants, users, cards)
 
     def _watched_devices(self) -> Sequence[str]:
         """Devices that are shared now, and those of which pods still hold earlier shares."""
         held = {device for device, pods in self._grants.shares.items() if pods}
-        return sorted(held | shared_devices(self._inputs.offer()).keys())
+        return sorted(held | shared_devices(self._offer()).keys())
+
+    def _offer(self) -> Advertisement:
+        return add_offer(self._inputs.offer(), self._inputs.cards())
 
     def _save_shares(self) -> None:
         self._file.save_if_possible(self._grants.shares, "the shares of pods are not kept")

@@ -5,7 +5,7 @@ satellite is left out.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,11 +15,13 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.health.preflight_runner import PreflightRunner, ProcessPreflight
 from tessera.agent.inventory.device_state import DeviceUser
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.spawning import HostSpawner
 from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
+from tessera.api.names import PodUid
 from tessera.api.nodes.usage import ServiceUsage
 from tessera.api.sharing.devices import Advertisement
 from tessera.kube.resources import Pod
@@ -35,12 +37,16 @@ class MemoryInputs:
         api_reachable: true if the API server answers.
         live_pods: the pods of the node that have not ended.
         read_users: the containers that hold each device; raises ConnectionError if kubelet does not answer.
+        cards: the cards that are cut on demand or divided for claims.
+        held: the slices and shares of each pod.
     """
 
     offer: Callable[[], Advertisement]
     api_reachable: Callable[[], bool]
     live_pods: Callable[[], Sequence[Pod]]
     read_users: Callable[[], Awaitable[Mapping[str, Sequence[DeviceUser]]]]
+    cards: Callable[[], SliceableGpus]
+    held: Callable[[], Iterable[tuple[PodUid, SlicePosition]]]
 
 
 class MemoryWatch:

@@ -4,7 +4,7 @@ Only this module decides which component uses which other one. :mod:`tessera.age
 they start.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tessera.agent.health.preflight_runner import PreflightRunner
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.card_topology import TopologyReader
-from tessera.agent.inventory.device_state import DeviceUser, DeviceUsers
+from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.main.agent_cards import AgentCards
 from tessera.agent.main.satellites import (
@@ -51,7 +51,6 @@ from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies
-from tessera.agent.slices.claimed_shares import add_offer, add_users
 from tessera.agent.slices.slice_manager import SliceManager
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NODES
@@ -126,10 +125,12 @@ class Components:
         )
         self.advertiser = self.cards.advertiser = self._build_advertiser()
         inputs = MemoryInputs(
-            offer=lambda: add_offer(self.advertiser.offer, self.slices.inventory),
+            offer=lambda: self.advertiser.offer,
             api_reachable=lambda: not runtime.mirror.nodes.reflector.failures,
             live_pods=runtime.mirror.live_pods,
-            read_users=self._read_users,
+            read_users=self.device_users.read,
+            cards=lambda: self.slices.inventory,
+            held=self.slices.held,
         )
         self.memory = MemoryWatch() if satellites.memory is None else satellites.memory(runtime, inputs)
         loads = satellites.loads
@@ -141,9 +142,6 @@ class Components:
         #: Detaches the components from objects that outlive them.
         self.detach = runtime.mirror.nodes.add_handler(lambda event: runtime.changes.notify(changed_facts(event)))
         runtime.mirror.pods.add_handler(lambda event: runtime.changes.notify(changed_pod_facts(event)))
-
-    async def _read_users(self) -> Mapping[str, Sequence[DeviceUser]]:
-        return add_users(await self.device_users.read(), self.slices.held(), self.runtime.mirror.live_pods())
 
     @property
     def ready(self) -> bool:

@@ -243,8 +243,8 @@ _SITE_OPTIONS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         {
             "metavar": "KEY",
             "callback": check_key,
-            "help": "Key of the namespaces' label that names their team, for tessera usage, top and the live page.  [default:"
-            " each namespace is a team]",
+            "help": "Key of the namespaces' label that names their team, for tessera usage, top and the live page."
+            "  [default: each namespace is a team]",
         },
     ),
     (
