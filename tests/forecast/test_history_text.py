@@ -159,10 +159,15 @@ def test_a_text_that_is_too_large_is_not_decoded() -> None:
         decode_history(" " * (LIFE_RECORD + 1))
 
 
-def test_a_text_that_is_nested_too_deeply_is_refused() -> None:
-    good = encode_history(_history([])).removesuffix("}")
-    with pytest.raises(ValueError, match="nested"):
-        decode_history(f'{good},"more":{"[" * 100_000}{"]" * 100_000}}}')
+def test_a_text_that_is_nested_too_deeply_is_refused_or_adds_nothing() -> None:
+    good = encode_history(_history([]))
+    text = f'{good.removesuffix("}")},"more":{"[" * 100_000}{"]" * 100_000}}}'
+    try:
+        found = decode_history(text)  # from Python 3.12 on, the decoder skips what has no place
+    except ValueError as error:
+        assert "nested" in str(error)  # noqa: PT017 - which of both it is depends on the stack
+    else:
+        assert encode_history(found) == good
 
 
 @pytest.mark.parametrize("starts", [99, 10**400], ids=["some", "huge"])
