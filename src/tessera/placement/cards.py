@@ -275,16 +275,16 @@ class AlikeCards:
             entry = queue[0]
             (card,) = entry
             if card.entry is not entry:
-                self._drop_first(queue, free)
+                self._drop(queue, free, 0)
             elif card.node.free == free:
                 return card
             else:
-                self._drop_first(queue, free)
+                self._drop(queue, free, 0)
                 self._correct(card)
 
-    def _drop_first(self, queue: deque[Entry], free: int) -> None:
-        """Removes the first entry of a queue."""
-        queue.popleft()
+    def _drop(self, queue: deque[Entry], free: int, end: int) -> None:
+        """Removes the first (0) or last (-1) entry of a queue."""
+        del queue[end]
         self.entries -= 1
         if not queue:
             del self._queues[free]
@@ -315,7 +315,10 @@ class AlikeCards:
         """One card of each node, about the emptiest node first; nothing may change the group meanwhile."""
         seen: set[str] = set()
         for free in reversed(range(self._frees.bit_length())):
-            for entry in reversed(self._queues.get(free, ())):
+            queue = self._queues.get(free) or deque[Entry]()
+            while queue and queue[-1][0].entry is not queue[-1]:
+                self._drop(queue, free, -1)
+            for entry in reversed(queue):
                 (card,) = entry
                 if card.entry is entry and card.node.name not in seen:
                     seen.add(card.node.name)

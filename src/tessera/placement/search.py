@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from msgspec import structs
 
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile
+from tessera.placement.cards import AlikeCards
 from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Preferences
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
@@ -27,9 +28,9 @@ from tessera.reasons.node_rules import NodeRule
 
 T = TypeVar("T")
 
-#: Nodes with room from which a demand of several slices takes the best; it is refused only after all were tried.
+#: Nodes with room from which a demand takes the best; one of several slices is refused only after all were tried.
 _NODES_COMPARED = 16
-#: Cards, or nodes for whole cards, of each kind that are compared for a demand with preferences.
+#: Nodes that a demand prefers, and for whole cards further ones, that are compared.
 _COMPARED = 64
 #: Nodes that a demand prefers whose cards are ranked at once: the first that serves is usually among the first.
 _ASKED_AT_ONCE = 8
@@ -137,30 +138,34 @@ class CardSearch:
         """Of the cards that cost little more than the first one that takes the slice, one that the demand prefers."""
         profile, choice = demand.profiles[0], _Choice[FleetCard](demand, wanted)
 
+        costs: dict[AlikeCards, float] = {}
+
         def compare(cards: Iterator[FleetCard], most: int) -> None:
             for number, card in enumerate(cards):
                 if choice.is_ideal or (choice.best is not None and number >= most):
                     return
                 work.spend()
-                name = card.table.name_of(profile)
-                cost = rule.cost(card.table, card.occupancy, card.pending, name) if name is not None else None
+                cost = costs.get(card.alike)
                 if cost is None:
-                    continue
+                    cost = rule.cost(card.table, card.occupancy, card.pending, card.table.names[profile] or "")
+                    if cost is None:
+                        continue
+                    costs[card.alike] = cost
                 if choice.is_too_much(cost):
                     return
                 node = card.node.name
                 if choice.is_better(cost, node) and self._admits(demand, node, work):
                     choice.take(cost, node, card)
 
-        compare(rule.rank_cards(self._fleet, profile, demand.nodes, work), _COMPARED)
+        compare(rule.rank_cards(self._fleet, profile, demand.nodes, work), _NODES_COMPARED)
         if choice.best is None:
             return None
         nodes = islice(wanted.preferred_nodes(demand), _COMPARED)
         while not choice.is_ideal and (names := frozenset(islice(nodes, _ASKED_AT_ONCE))):
             compare(rule.rank_cards(self._fleet, profile, names, work), _COMPARED)
         if demand.nodes is None:
-            compare(choice.best.alike.cards_of_emptiest(), _COMPARED)
-        return (_preferred_card(demand, choice.best, wanted),)
+            compare(choice.best.alike.cards_of_emptiest(), _NODES_COMPARED)
+        return (choice.best if choice.is_ideal else _preferred_card(demand, choice.best, wanted),)
 
     def find_other(
         self, demand: Demand, refusals: Mapping[str, NodeRule], work: StepBudget

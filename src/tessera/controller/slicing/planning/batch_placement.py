@@ -295,6 +295,8 @@ class _BatchFilters:
 
     def _image_points(self, pod: PodInfo) -> Sequence[tuple[str, int, int]]:
         """Returns the images of a pod that decide, with their points and nodes."""
+        if not pod.images:
+            return ()
         key = (pod.images, self._kinds[pod.uid])
         if key not in self._images:
             self._images[key] = self._index.images.points(pod.images, self._open[key[1]])
@@ -311,11 +313,13 @@ class _BatchFilters:
         """Returns the weight of what the pod prefers and the node has, and more for fewer replicas of its owner."""
         pod = self._pods[demand.key]
         others = self._replicas.get(pod.uid)
-        apart = 0 if others is None else others.worth(NodeName(node), gpu)
+        apart = 0 if others is None else others.worth(NodeName(node), gpu) * (IMAGE_POINTS + 1)
+        preferences, images = self._preferences(pod), self._image_points(pod)
+        if not preferences and not images:
+            return 0, apart
         bit = self._index.mask_of(NodeName(node))
-        points = sum(points for _, points, mask in self._image_points(pod) if mask & bit)
-        weight = sum(each.weight for each, mask in self._preferences(pod) if mask & bit)
-        return weight, apart * (IMAGE_POINTS + 1) + points
+        points = sum(points for _, points, mask in images if mask & bit)
+        return sum(each.weight for each, mask in preferences if mask & bit), apart + points
 
     def preferred_nodes(self, demand: Demand) -> Iterator[str]:
         """Yields open nodes that meet something, those that meet most first."""
