@@ -73,6 +73,7 @@ from tessera.cli.base.process import reduce_garbage_collection
 from tessera.cli.controller import parse_options
 from tessera.clock import SystemClock
 from tessera.controller.main.run import run as run_controller
+from tessera.doctor.manifests import install_manifests
 from tessera.dra.allocation import select_node
 from tessera.dra.devices import Pool
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
@@ -82,7 +83,6 @@ from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup
 from tessera.kubelet.interfaces import ClaimRef, PreparedDevice
-from tessera.manifests import install_manifests
 from tessera.mig.models import model_by_short_name
 from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

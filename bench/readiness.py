@@ -24,11 +24,11 @@ from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY
 from tessera.cli.agent import node_satellites
 from tessera.clock import SystemClock
+from tessera.doctor.manifests import install_manifests
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import PluginOptions
-from tessera.manifests import install_manifests
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -44,13 +44,13 @@ from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import Clock, SystemClock
+from tessera.doctor.manifests import install_manifests
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer, InformerGroup
-from tessera.manifests import install_manifests
 from tessera.mig.names import resource_spelling
 from tessera_lab.cluster.remote_nodes import ClusterAccess, run_nodes
 from tessera_lab.installation.install import apply_manifests

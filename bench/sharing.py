@@ -31,13 +31,13 @@ import yaml
 
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import SystemClock
+from tessera.doctor.manifests import install_manifests
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, Node
 from tessera.kube.resources.meta import Resource
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera.manifests import install_manifests
 from tessera_lab.daemon import lab_folder
 
 NODE = "node-1"

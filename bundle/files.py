@@ -9,7 +9,7 @@ import yaml
 from bundle.publisher import Publisher
 from bundle.service_version import PACKAGE, service_version
 from tessera.cli.install.operator_process import bundled_objects
-from tessera.manifests import install_manifests
+from tessera.doctor.manifests import install_manifests
 
 #: Where the bundle lies in a checkout.
 FOLDER = Path(__file__).parent / "tessera"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import click
 
 from tessera import __version__
-from tessera.manifests import images, install_manifests
+from tessera.doctor.manifests import images, install_manifests
 
 
 def _image() -> str:

@@ -10,7 +10,7 @@ import yaml
 
 from bundle.publisher import Publisher
 from bundle.rights import cluster_rules, namespace_rules
-from tessera.manifests import deploy_folder
+from tessera.doctor.manifests import deploy_folder
 
 HERE = Path(__file__).parent
 PACKAGE = "tessera"

@@ -11,7 +11,7 @@ from charts import group_rules, notices, rules
 from charts.objects import templates, workload
 from charts.schema import values_schema
 from tessera.cli.install.manifests import AGENT, CONTROLLER, DASHBOARD, MPS_HOST, WEBHOOK
-from tessera.manifests import deploy_folder
+from tessera.doctor.manifests import deploy_folder
 
 #: Where the chart lies in a checkout.
 FOLDER = Path(__file__).parent / "tessera"

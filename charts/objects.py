@@ -30,9 +30,9 @@ from tessera.cli.install.protections import POD_SECURITY_LABEL
 from tessera.cli.install.rendering import CERTIFICATES, OPENSHIFT
 from tessera.cli.install.rendering import DASHBOARD as DASHBOARD_FILE
 from tessera.cli.install.webhook_certificate import INJECT, reading_rules
+from tessera.doctor.manifests import deploy_folder
 from tessera.dra.requests import GUARD
 from tessera.kube.resources.meta import FORMAT_ANNOTATION
-from tessera.manifests import deploy_folder
 
 Manifest = dict[str, Any]
 

@@ -18,8 +18,8 @@ from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES
 from tessera.cli.base import controller_options as options
 from tessera.cli.base.durations import Duration
 from tessera.cli.base.inputs import check_cards
+from tessera.doctor.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.driver.build import settings as builds
-from tessera.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.mig.models import MODELS, WHOLE_MODELS
 
 

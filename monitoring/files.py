@@ -17,7 +17,7 @@ from monitoring.manifests import (
     rules,
     to_yaml,
 )
-from tessera.manifests import install_manifests
+from tessera.doctor.manifests import install_manifests
 
 #: Where the files lie in a checkout; they ship with the manifests.
 FOLDER = Path(__file__).parents[1] / "deploy" / "monitoring"

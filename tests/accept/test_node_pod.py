@@ -6,7 +6,7 @@ import pytest
 
 from tessera.accept.node_pod import acceptance_pod
 from tessera.accept.pod_trial import choose_resource
-from tessera.manifests import install_manifests
+from tessera.doctor.manifests import install_manifests
 
 
 @pytest.fixture

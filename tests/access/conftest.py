@@ -13,10 +13,10 @@ from tessera.access.page_guard import PageGuard
 from tessera.access.page_reader import PageReader
 from tessera.access.page_tokens import AGENT_AUDIENCE
 from tessera.access.reviewer import Reviewer
+from tessera.doctor.manifests import install_manifests
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ServiceUnavailable, Status
 from tessera.kube.client.requests import Request, Response
-from tessera.manifests import install_manifests
 from tessera.serving.status_server import serve_status
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

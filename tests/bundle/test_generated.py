@@ -19,7 +19,7 @@ from tests.support.kubernetes_schemas import validate
 
 from tessera.cli.install.operator import parse_options
 from tessera.cli.install.operator_process import bundled_objects
-from tessera.manifests import install_manifests
+from tessera.doctor.manifests import install_manifests
 
 SUPPORTED = tuple(f"1.{minor}" for minor in range(31, 38))
 

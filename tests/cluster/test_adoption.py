@@ -25,13 +25,13 @@ from tessera.cli.install.results import AppliedObject
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Left
 from tessera.clock import LoopClock
+from tessera.doctor.manifests import deploy_folder, install_manifests
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, restore_patch, stop_patch
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
 from tessera.kube.watch.informer import InformerGroup
-from tessera.manifests import deploy_folder, install_manifests
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint

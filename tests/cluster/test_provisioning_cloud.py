@@ -9,10 +9,10 @@ from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, N
 
 from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverStrategy
 from tessera.api.nodes.node_marks import PROVISIONED
+from tessera.doctor.manifests import deploy_folder
 from tessera.driver.resolution import Outcome
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
-from tessera.manifests import deploy_folder
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import DEADLINE, STARTUP_TAINT
 from tessera.provisioning.phases import node_phases

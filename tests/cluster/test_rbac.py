@@ -19,6 +19,7 @@ from tessera.api.nodes.node_groups import NEW_NODE_REASON, NODE_GROUPS_KEY, NODE
 from tessera.api.pods.gangs import POD_GROUPS
 from tessera.api.queues import QUEUES
 from tessera.controller.defaults.exempt_namespaces import RECORD
+from tessera.doctor.manifests import install_manifests
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.handover.workloads import CLONE_SETS
@@ -40,7 +41,6 @@ from tessera.kube.resources import (
     STATEFULSETS,
 )
 from tessera.kueue.configuration import make_configuration
-from tessera.manifests import install_manifests
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.errors import UnknownNvmlError
 from tessera_lab.cluster.options import SYSTEMS

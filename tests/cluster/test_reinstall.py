@@ -6,11 +6,11 @@ import pytest
 from tests.support.mortal_process import MortalAgent, MortalController, die_at, fate_of
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
+from tessera.doctor.manifests import install_manifests
 from tessera.explain.card_map import cards_of
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import resource_for
-from tessera.manifests import install_manifests
 from tessera_lab.installation.install import install_tessera
 
 PLACE = ("namespace", "name")

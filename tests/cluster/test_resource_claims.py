@@ -17,13 +17,13 @@ from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock
+from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.dra.slice_writer import is_ours
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, EVENTS, NODES, PODS
 from tessera.kube.watch.informer import Informer, InformerGroup
-from tessera.manifests import deploy_folder, install_manifests, read_manifests
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import apply_manifests, build_entrypoint

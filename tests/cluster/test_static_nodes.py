@@ -7,8 +7,8 @@ import pytest
 import yaml
 from tests.support.virtual_lab import InLab, VirtualLab
 
+from tessera.doctor.manifests import deploy_folder
 from tessera.kube.resources import DAEMONSETS
-from tessera.manifests import deploy_folder
 from tessera.nvml.attributes import CardAttributes, ComputeMode
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent

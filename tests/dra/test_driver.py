@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.device_claims import profile_class
 
 from tessera.api.names import CLAIM_DRIVERS
+from tessera.doctor.manifests import deploy_folder, read_manifests
 from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.dra.devices import Holdings, Pool
 from tessera.dra.driver_classes import (
@@ -32,7 +33,6 @@ from tessera.dra.requests import GUARD, ClaimRefused, read_demand
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.selectors import DeviceSelectors
 from tessera.dra.slice_writer import plan_slices
-from tessera.manifests import deploy_folder, read_manifests
 from tessera.mig.models import model_by_short_name
 
 PLACE = "claim ns/c: spec.devices.config[0]"

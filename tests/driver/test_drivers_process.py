@@ -12,6 +12,7 @@ from tests.support.mortal_transport import TransportUntilWrite
 
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
 from tessera.clock import LoopClock
+from tessera.doctor.manifests import install_manifests
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
@@ -25,7 +26,6 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.manifests import install_manifests
 from tessera.replay.service import Recorders
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

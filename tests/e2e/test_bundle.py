@@ -14,7 +14,7 @@ from tests.support.inventory import inventory
 from tests.support.olm_stand_in import OlmStandIn
 from tests.support.running_lab import RunningLab
 
-from tessera.manifests import install_manifests, page_manifests
+from tessera.doctor.manifests import install_manifests, page_manifests
 
 NAMESPACE = "instaslice-system"
 SETTINGS = ("configmap/tessera-install", "-n", NAMESPACE)

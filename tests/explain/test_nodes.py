@@ -13,13 +13,13 @@ from tessera.api.nodes.health import BOOT_STEP
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.nodes.silence import SilentNode
 from tessera.clock import rfc3339
+from tessera.doctor.manifests import install_manifests
 from tessera.driver.nodes.node_status import encode_status
 from tessera.explain.asked_object import Query, parse_query
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 from tessera.explain.nodes import AGENT_NODE_LABELS, explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import CoreEvent, Node, Pod
-from tessera.manifests import install_manifests
 
 NOW = 1_800_000_000.0
 A100 = "NVIDIA A100-SXM4-40GB"

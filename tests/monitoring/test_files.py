@@ -19,7 +19,7 @@ from monitoring.manifests import (
 )
 from tests.monitoring.conftest import Promtool
 
-from tessera.manifests import install_manifests
+from tessera.doctor.manifests import install_manifests
 
 FILES = generate()
 

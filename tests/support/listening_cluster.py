@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tessera.clock import SystemClock
+from tessera.doctor.manifests import install_manifests
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.http_server import HttpServer, kubeconfig
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

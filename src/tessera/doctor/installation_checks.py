@@ -16,9 +16,9 @@ from tessera.clock import parse_time_or_zero
 from tessera.doctor.card_checks import check_cards
 from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
 from tessera.doctor.findings import Finding, error, ok, unknown, warning
+from tessera.doctor.manifests import BUILD_IMAGE
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kube.resources.pods import NOT_PULLED
-from tessera.manifests import BUILD_IMAGE
 from tessera.text import count_noun, list_names, one_line
 
 #: Names of the definitions, and who else may bring them.

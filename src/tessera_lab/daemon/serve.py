@@ -26,6 +26,7 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
+from tessera.doctor.manifests import images, install_manifests
 from tessera.driver.resolution import ImageQuery
 from tessera.kube.client.requests import Transport
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, Node
@@ -33,7 +34,6 @@ from tessera.kube.transport.cluster_config import ClusterConfig
 from tessera.kube.transport.credentials import Credentials
 from tessera.kube.transport.http import HttpTransport
 from tessera.kube.watch.informer import Informer, InformerGroup
-from tessera.manifests import images, install_manifests
 from tessera_lab.activity.lab_cards import LabCards
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority

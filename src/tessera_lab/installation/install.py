@@ -32,12 +32,12 @@ from tessera.clock import Clock
 from tessera.controller.leadership.satellite import ControllerOptions
 from tessera.controller.main.run import run as run_controller
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
+from tessera.doctor.manifests import install_manifests, page_manifests
 from tessera.driver.satellite import DriverSatellite
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Kubelet
-from tessera.manifests import install_manifests, page_manifests
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

@@ -20,7 +20,7 @@ from tessera.agent.node_status.labels import (
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import MigStrategy
-from tessera.manifests import deploy_folder
+from tessera.doctor.manifests import deploy_folder
 from tessera.nvml.interface import family
 
 FULL = CardFacts(product="MOCKMODEL", memory_mib=300, compute_capability=(8, 0))

@@ -13,8 +13,8 @@ from tessera.api.nodes.node_cards import (
     keep_off_label,
     labels_say_gpu,
 )
+from tessera.doctor.manifests import deploy_folder
 from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX, PARTS
-from tessera.manifests import deploy_folder
 
 
 @pytest.mark.parametrize("name", PRESENT_LABELS)

@@ -20,11 +20,11 @@ from tessera.cli.driver.registry_access import Access
 from tessera.cli.driver.subjects import announce_kernels
 from tessera.cli.main import main
 from tessera.clock import SystemClock
+from tessera.doctor.manifests import install_manifests
 from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES
-from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

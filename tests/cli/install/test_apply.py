@@ -16,6 +16,7 @@ from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, newer_definition, warnings
 from tessera.cli.install.rendering import render
 from tessera.cli.install.results import AppliedObject
+from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.dra.claims import DEVICE_CLASSES
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
@@ -25,7 +26,6 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, resource_for
-from tessera.manifests import deploy_folder, install_manifests, read_manifests
 from tessera_lab.apiserver.authz.identity import service_account_user
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"

@@ -12,8 +12,8 @@ from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.protections import OBJECTS, POD_SECURITY, POD_SECURITY_LABEL, PROTECTIONS
 from tessera.cli.install.rendering import CERTIFICATES, DASHBOARD, OPENSHIFT, option
 from tessera.cli.webhook import parse_options as parse_webhook
+from tessera.doctor.manifests import deploy_folder, install_manifests
 from tessera.gpu_operator.settings.settings_reader import read_settings
-from tessera.manifests import deploy_folder, install_manifests
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
 BASE = install_manifests()

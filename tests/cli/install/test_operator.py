@@ -17,13 +17,13 @@ from tessera.cli.install.operator import parse_options
 from tessera.cli.install.operator_process import FAILED, PERIOD, Operator, OperatorOptions, bundled_objects
 from tessera.cli.install.operator_settings import read_choices
 from tessera.clock import LoopClock
+from tessera.doctor.manifests import install_manifests
 from tessera.driver.registry.credentials import AuthoritiesError
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, EVENTS, NAMESPACES
 from tessera.kube.resources.meta import resource_for
 from tessera.limits.settings import INSTALL_OPTIONS
-from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual

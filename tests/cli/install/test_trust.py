@@ -8,8 +8,8 @@ from tests.support.satellites import satellite
 
 from tessera.cli.controller import parse_options
 from tessera.cli.install.manifests import CONFIG_MAP, KEY, InstallChoices, Manifest, file_map, manifests
+from tessera.doctor.manifests import install_manifests
 from tessera.driver.satellite import DriverSatellite
-from tessera.manifests import install_manifests
 
 BASE = install_manifests()
 

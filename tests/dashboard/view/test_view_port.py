@@ -25,9 +25,9 @@ from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.dashboard.view.explanations import read_view
 from tessera.dashboard.view.objects import GPU_HOURS, MAPS, RESOURCES, USAGES, WAITING_PODS
 from tessera.dashboard.view.run import API_SERVICE
+from tessera.doctor.manifests import deploy_folder
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
-from tessera.manifests import deploy_folder
 from tessera.reasons.reason import Blocker, Full
 from tessera.signals.page import REQUESTS, Service, SignalsPage
 from tessera.usage.record import HOUR, OTHER, CardSeconds, LeaseSeconds, NodeMark, Period, UsageKey, UsageRecord

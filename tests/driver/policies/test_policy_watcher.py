@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tessera.clock import LoopClock
+from tessera.doctor.manifests import install_manifests
 from tessera.driver.policies.policy_watcher import PolicyWatcher
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, NAMESPACES
 from tessera.kube.runtime import KubeRuntime
-from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -378,7 +378,7 @@ async def _read_policy(kubeconfig: Path | None, context: str | None) -> str:
 
 def _show(choices: "InstallChoices", output: Output) -> None:
     from tessera.cli.install.rendering import render
-    from tessera.manifests import format_manifests
+    from tessera.doctor.manifests import format_manifests
 
     objects = render(choices)
     if output.form == "yaml":

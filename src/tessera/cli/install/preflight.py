@@ -10,13 +10,13 @@ from tessera.api.names import LAB_SUFFIX
 from tessera.cli.base.simulated_cluster import server_version
 from tessera.cli.install.apply import driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import InstallChoices
+from tessera.doctor.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.doctor.platform_checks import REMOVE_IT, is_instaslice
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, DaemonSet
 from tessera.kube.resources.meta import FORMAT_ANNOTATION
-from tessera.manifests import BUILD_IMAGE, UNPUBLISHED
 
 #: The group and version of OpenShift's security context constraints.
 _CONSTRAINTS = "/apis/security.openshift.io/v1"

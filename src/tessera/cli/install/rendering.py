@@ -1,7 +1,7 @@
 """The objects of an installation, from the files of ``deploy/`` and the user's choices."""
 
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
-from tessera.manifests import deploy_folder, install_manifests, page_manifests, read_manifests
+from tessera.doctor.manifests import deploy_folder, install_manifests, page_manifests, read_manifests
 
 #: The file with OpenShift's security context constraints, below ``deploy/options``.
 OPENSHIFT = "openshift/constraints.yaml"

@@ -24,6 +24,7 @@ from tessera.cli.install.option_files import withdraw_file
 from tessera.cli.install.ownership import has_applied, has_installed, is_made_class
 from tessera.cli.uninstall.node_fields import OURS
 from tessera.cli.uninstall.results import Done, Result
+from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -41,7 +42,6 @@ from tessera.kube.resources import (
     SERVICES,
 )
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.manifests import deploy_folder, install_manifests, read_manifests
 
 Dicts = Resource[dict[str, Any]]
 

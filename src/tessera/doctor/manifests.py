@@ -14,7 +14,7 @@ import yaml
 from tessera import __version__
 
 #: Beside the package in a wheel, at the top of the repository in a checkout.
-_PLACES = (Path(__file__).parent / "_deploy", Path(__file__).parents[2] / "deploy")
+_PLACES = (Path(__file__).parents[1] / "_deploy", Path(__file__).parents[3] / "deploy")
 
 #: The file of the live page and of the API for tenants, which an installation can leave out.
 PAGE = "options/dashboard/dashboard.yaml"
