@@ -49,8 +49,8 @@ class SchedulerClaims(Claims):
         self.allocated.by_place = False
         #: By node, pods whose devices are not on record yet; no set is empty.
         self._unrecorded: dict[NodeName, set[PodUid]] = {}
-        #: By pod on record, its claims, also once it is gone. Of one that was gone before this controller began, the
-        #: record has those that its devices are of.
+        #: By pod that is gone, its claims, as long as it is on record. Of one that was gone before this controller
+        #: began, the record has those that its devices are of.
         self._keys: dict[PodUid, tuple[str, ...]] = {}
 
     def observe(self, item: Any, *, deleted: bool) -> None:
@@ -103,7 +103,13 @@ class SchedulerClaims(Claims):
         pod = self.users.pods.get(uid)
         if pod is not None:
             self._note_recorded(pod)
+            self._keys[uid] = pod.device_claims
         super().forget(uid)
+
+    def prepare(self) -> None:
+        """See :class:`.RequestKind`; a record may have gone with its node's object, without a step that says so."""
+        super().prepare()
+        self._keys = {uid: keys for uid, keys in self._keys.items() if self._state.allocations.of(uid)}
 
     # What pods have -------------------------------------------------------------------------------------------------
 
@@ -112,8 +118,6 @@ class SchedulerClaims(Claims):
         if not pod.device_claims:
             return None
         self._note_recorded(pod)
-        if self._state.allocations.of(pod.uid):
-            self._keys[pod.uid] = pod.device_claims
         if not pod.node or pod.profiles or pod.devices or will_never_run(pod) or self._state.allocations.of(pod.uid):
             return None
         given = self._slices_of(pod)
@@ -123,7 +127,6 @@ class SchedulerClaims(Claims):
             claims, slices = tuple(key.partition("/")[2] for key in given), tuple(chain(*given.values()))
             found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts, claims=claims)
             if self._state.inventory.occupy(found) or self._state.inventory.adopt_foreign(found):
-                self._keys[pod.uid] = pod.device_claims
                 return found
         self._unrecorded.setdefault(pod.node, set()).add(pod.uid)
         return None
@@ -212,10 +215,7 @@ class SchedulerClaims(Claims):
         if step not in _LAST:
             return (), True
         claims = self.allocated.on(allocation.node).items()
-        is_free = self.allocated.listed and not any(self._serves(allocation, key, each) for key, each in claims)
-        if is_free and step is AllocationStep.FORGET:
-            self._keys.pop(allocation.uid, None)
-        return (), is_free
+        return (), self.allocated.listed and not any(self._serves(allocation, key, each) for key, each in claims)
 
     def lost(self, node: NodeName) -> Sequence[PatchRecord]:  # noqa: ARG002 - kube-controller-manager takes back
         """See :class:`.RequestKind`."""
