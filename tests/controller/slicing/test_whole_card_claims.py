@@ -61,6 +61,15 @@ def test_a_selector_chooses_single_cards(cluster: ClaimCluster, expression: str,
     assert all(not pod.fault for pod in cluster.slicer.state.cluster.pods.values())
 
 
+def test_a_card_that_no_node_has_is_a_reason(cluster: ClaimCluster) -> None:
+    pod = cluster.user("p", cluster.claim("c", request("gpu", WHOLE, **selecting(f"{INDEX} == 9"))))
+    cluster.settle()
+    assert cluster.slicer.state.cluster.pods[pod.uid].fault == (
+        "claim default/c: request gpu: no node publishes a device for it: its class and selectors choose none; see"
+        " kubectl get resourceslices"
+    )
+
+
 def test_cards_that_come_later_are_chosen_too(cluster: ClaimCluster) -> None:
     key = cluster.claim("c", request("gpu", WHOLE, count=2, **selecting(f"{INDEX} >= 3")))
     cluster.user("p", key)

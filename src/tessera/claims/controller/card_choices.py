@@ -9,7 +9,7 @@ The names are made from the request's own expressions, so requests of the same k
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from operator import itemgetter
@@ -95,6 +95,10 @@ class CardChoices:
         """True if alike cards differ in what the selectors read."""
         read = [attributes_read(text) for _, text in demand.selectors]
         return any(each is None or not self._own.isdisjoint(each) for each in read)
+
+    def own_values(self, expression: str) -> Sequence[str]:
+        """Returns the values that an expression names in which alike cards differ."""
+        return sorted(each.rpartition("/")[2] for each in self._own & (attributes_read(expression) or frozenset()))
 
     def is_any(self, demand: DeviceDemand, selectors: DeviceSelectors, meter: Meter) -> bool:
         """True if a demand chooses a whole card of the cluster.

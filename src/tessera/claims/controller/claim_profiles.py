@@ -53,6 +53,11 @@ from tessera.text import one_line
 
 #: Stands for the claim's own name in what is remembered of a specification.
 _NAME = "claim"
+#: The rule that a selector of slices breaks, and what to do.
+_NOT_BY_CARD = (
+    "slices are chosen by profile and model, not by card: compare profile or productName instead, or ask for a whole"
+    " or shared card"
+)
 
 
 class ClaimProfiles(msgspec.Struct, frozen=True):
@@ -268,6 +273,8 @@ class ProfileReader:
                 profile = min(found, key=found.__getitem__)
                 return [Answer(demand, profile, demand.count, places if profile == CLAIMED_SHARE else 1)]
         wanted = alternatives[0]
+        if by_card := next((each for each in problems if each.endswith(_NOT_BY_CARD)), ""):
+            raise ClaimRefused(f"{_NAME}: request {wanted.name}: {by_card}")
         amounts = [f"capacity.requests.{one_line(key, 60)}" for key in wanted.amounts]
         why = "; ".join(problems) or " and ".join(["its class and selectors choose none", *amounts])
         given = {sort[0] for sort in self._published.sorts}
@@ -318,11 +325,20 @@ class ProfileReader:
             return False
         for place, expression in demand.selectors:
             result = self.selectors.matches(expression, device, meter)
-            if result.problem and len(problems) < 3:
-                problems[f"{place.removeprefix(f'{_NAME}: ')}: {result.problem}"] = None
+            problem = result.problem and self._explain(expression, result.problem, device)
+            if problem and len(problems) < 3:
+                problems[f"{place.removeprefix(f'{_NAME}: ')}: {problem}"] = None
             if not result.matches:
                 return False
         return consumed_amounts(demand, device) is not None
+
+    def _explain(self, expression: str, problem: str, device: Device) -> str:
+        """Returns why an expression has no result for a device of a sort, which is without its own values."""
+        names = self.cards.own_values(expression)
+        if not names:
+            return problem
+        is_slice = f"{self._driver}/profile" in device.attributes
+        return f"compares {' and '.join(names)}, but {_NOT_BY_CARD}" if is_slice else ""  # cards are asked one by one
 
     # Choices --------------------------------------------------------------------------------------------------------
 
