@@ -142,11 +142,12 @@ def test_a_slice_is_not_chosen_by_card(attribute: str) -> None:
     )
 
 
-def test_a_node_that_still_publishes_devices_gives_none_without_the_label() -> None:
+@pytest.mark.parametrize("more", [{}, {"allocationMode": "All"}], ids=["one", "all"])
+def test_a_node_that_still_publishes_devices_gives_none_without_the_label(more: dict[str, str]) -> None:
     cluster = ClaimCluster()
     node = cluster.node("n1")
     cluster.publish("n1")
-    pod = cluster.user("p", cluster.claim("c", request("slice", ONE)))
+    pod = cluster.user("p", cluster.claim("c", request("slice", ONE, **more)))
     cluster.settle()
     assert not cluster.where(pod)
     reason = cluster.slicer.state.pods.reason_of(pod.uid)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
+from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
 from tessera.claims.controller.card_choices import plain_profile
 from tessera.claims.controller.claim_allocations import ClaimAllocations
 from tessera.claims.controller.claim_events import ClaimEvents
@@ -29,6 +29,7 @@ from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReade
 from tessera.claims.controller.claim_users import ClaimUsers, named_claims
 from tessera.claims.controller.published_devices import PublishedDevices, Sort
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.objects.node_info import CLAIMS_OFFER
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
@@ -39,9 +40,6 @@ from tessera.dra.resource_slices import ResourceSlice
 from tessera.limits.pods import POD_SLICES
 from tessera.mig.names import resource_spelling
 from tessera.placement.demand import CardRule, CardSpread
-
-#: What a node has whose slices go to claims, in the words of a refusal.
-OFFER = f"slices for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
 
 
 class _Asked(NamedTuple):
@@ -225,7 +223,7 @@ class Claims(RequestKind):
     def _offer(self, node: NodeName) -> None:
         gives = self._gives(node)
         (self._giving.add if gives else self._giving.discard)(node)
-        found = {OFFER, *self._profiles.kept_by(node)} if gives else ()
+        found = {CLAIMS_OFFER, *self._profiles.kept_by(node)} if gives else ()
         self._state.cluster.offer(node, CLAIMS.name, frozenset(found))
         self._name_cards(node, self._names(node) if gives else {}, self._published.card_values(node) if gives else {})
 
@@ -311,7 +309,7 @@ class Claims(RequestKind):
             constraints=replace(
                 pod.constraints,
                 selector=tuple(sorted({*pod.constraints.selector, *((HOSTNAME_LABEL, host) for host in asked.hosts)})),
-                devices=frozenset({OFFER, *asked.choices}),
+                devices=frozenset({CLAIMS_OFFER, *asked.choices}),
             ),
             fault=pod.fault or _find_fault(pod, asked),
         )

@@ -109,7 +109,8 @@ def _number(text: str) -> int:
     return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdecimal() else 0
 
 
-#: What a node lacks whose slices go to claims, in the words of a refusal.
+#: What a node lacks whose slices go to limits, and one whose slices go to claims, in the words of a refusal.
+CLAIMS_OFFER = f"slices for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
 LIMITS_OFFER = f"slices for limits, only for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
 
 
@@ -184,7 +185,7 @@ class NodeInfo:
         """
         missing = sorted(set(devices) - self.resources)
         if missing:
-            yield NodeRule(RuleKind.NO_DEVICE, missing[0])
+            yield NodeRule(RuleKind.NO_DEVICE, CLAIMS_OFFER if CLAIMS_OFFER in missing else missing[0])
         elif not devices and not self.offers_on_demand:
             yield NodeRule(RuleKind.NOT_ON_DEMAND)
         elif not devices and gives_by_claims(self.labels):
