@@ -22,9 +22,9 @@ from tessera.controller.defaults.exempt_namespaces import RECORD
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.handover.workloads import CLONE_SETS
 from tessera.kube.resources import (
     CAPI_MACHINES,
+    CLONE_SETS,
     CONFIGMAPS,
     CRDS,
     DAEMONSETS,

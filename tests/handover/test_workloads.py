@@ -6,9 +6,9 @@ import pytest
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.controller.objects.owners import Owner, Workload
-from tessera.handover.workloads import CLONE_SETS, GROUP_SIZE, WorkloadReader
+from tessera.handover.workloads import GROUP_SIZE, WorkloadReader
 from tessera.kube.client.errors import NotFound
-from tessera.kube.resources import CRDS, REPLICASETS, STATEFULSETS
+from tessera.kube.resources import CLONE_SETS, CRDS, REPLICASETS, STATEFULSETS
 
 LABELS = {"app": "svc"}
 CLONE_SET_DEFINITION = {

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from tests.handover.test_workloads import CLONE_SET_DEFINITION
 from tests.support.mortal_transport import ForwardingTransport
 from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import ADMIN, Lab, in_lab
@@ -16,7 +17,7 @@ from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response
-from tessera.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, Pod
+from tessera.kube.resources import CLONE_SETS, CRDS, DEPLOYMENTS, NAMESPACES, PODS, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals import services, stated
@@ -192,6 +193,21 @@ def test_owners_state_their_pods_in_turn_and_first_those_whose_pods_changed(monk
         assert await fill(*three[:2], msgspec.structs.replace(three[2], wanted=6)) == [5, 5, 7]
         other = Service(namespace="team", kind="LeaderWorkerSet", name="s0000", wanted=1)
         assert await fill(*shown(1, namespace="other"), other) == [None, None]
+
+    in_lab(story)
+
+
+def test_a_clone_set_states_its_pods_where_its_kind_is_served() -> None:
+    async def story(lab: Lab) -> None:
+        await lab.client.create(NAMESPACES, {"metadata": {"name": "team"}})
+        page = SignalsPage(services=(Service(namespace="team", kind="CloneSet", name="svc", wanted=1),))
+        seen = StatedPods(lab.client, lab.clock)
+        assert (await seen.fill(page)).services[0].stated is None
+        await lab.client.create(CRDS.as_dicts(), CLONE_SET_DEFINITION)
+        await lab.clock.sleep(PERIOD)
+        body = {"metadata": {"name": "svc"}, "spec": {"replicas": 3}}
+        await lab.client.create(CLONE_SETS.as_dicts(), body, "team")
+        assert (await seen.fill(page)).services[0].stated == 3
 
     in_lab(story)
 

@@ -14,10 +14,8 @@ import re
 from tessera.controller.objects.owners import Owner, Workload
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
-from tessera.kube.resources import DEPLOYMENTS, JOBS, REPLICASETS, STATEFULSETS, Deployment, ReplicaSet, Resource
+from tessera.kube.resources import CLONE_SETS, DEPLOYMENTS, JOBS, REPLICASETS, STATEFULSETS, Deployment, ReplicaSet
 
-#: OpenKruise's controller of pods that it can update in place (``apis/apps/v1alpha1/cloneset_types.go``).
-CLONE_SETS = Resource("apps.kruise.io", "v1alpha1", "clonesets", "CloneSet", True, Deployment)
 #: Annotation of the pods of a LeaderWorkerSet: the pods of a group, its leader included.
 GROUP_SIZE = "leaderworkerset.sigs.k8s.io/size"
 #: The revision of a Deployment that a ReplicaSet makes; its Deployment's controller writes it.

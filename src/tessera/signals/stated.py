@@ -19,7 +19,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
-from tessera.kube.resources import DEPLOYMENTS, REPLICASETS, STATEFULSETS, Deployment, ReplicaSet, Resource
+from tessera.kube.resources import CLONE_SETS, DEPLOYMENTS, REPLICASETS, STATEFULSETS, Deployment, ReplicaSet, Resource
 from tessera.signals.page import SignalsPage
 from tessera.signals.services import ServiceKey, first_of_each
 
@@ -31,6 +31,7 @@ AGE, ANSWER = 600.0, 5.0
 _AT_ONCE = 8
 #: What the controller may read (deploy/rbac.yaml).
 _KINDS: Mapping[str, Resource[Any]] = {
+    "CloneSet": CLONE_SETS,
     "Deployment": DEPLOYMENTS,
     "ReplicaSet": REPLICASETS,
     "StatefulSet": STATEFULSETS,

@@ -198,6 +198,8 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployme
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet)
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True, Deployment)
+#: OpenKruise's controller of pods that it can update in place (``apis/apps/v1alpha1/cloneset_types.go``).
+CLONE_SETS = Resource("apps.kruise.io", "v1alpha1", "clonesets", "CloneSet", True, Deployment)
 CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, CronJob)
 JOBS = Resource("batch", "v1", "jobs", "Job", True, Job)
 MUTATING_WEBHOOKS = Resource(
