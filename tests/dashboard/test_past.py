@@ -352,12 +352,20 @@ async def test_who_sees_everything_reads_what_prometheus_said(stand_in: StandIn)
     stand_in.answer = lambda _: web.Response(status=422, body=b'{"error":"bad matcher"}')
     async with page(FULL, reader(stand_in)) as get:
         assert await get("/past/1h") == (502, {"error": "Prometheus answers with status 422: bad matcher"})
-        assert (await get("/past/1y"))[1] == {"error": "there is no such range; take one of 15m, 1h, 6h, 24h, 7d"}
         assert (await get("/whoami"))[1]["past"] == list(RANGES)
         for path in ("/past/1h/card/", "/past/1h/namespace", "/past/1h/pod/a", "/past/1h/card/GPU-1/x"):
             assert (await get(path))[0] == 404
     async with page(TENANT, reader(stand_in)) as get:
         assert await get("/past/1h") == (502, {"error": "Prometheus answers with status 422"})
+
+
+async def test_a_wrong_range_or_name_is_the_visitors_error_and_asks_prometheus_nothing(stand_in: StandIn) -> None:
+    async with page(FULL, reader(stand_in)) as get:
+        text = "there is no such range; take one of 15m, 1h, 6h, 24h, 7d"
+        assert await get("/past/1y") == (400, {"error": text})
+        for path in ("/past/1h/namespace/Team-A", "/past/1h/card/a"):
+            assert (await get(path))[0] == 404
+    assert not stand_in.asked
 
 
 async def test_without_prometheus_the_page_offers_no_range() -> None:

@@ -88,11 +88,13 @@ class PastError(Exception):
 
     Attributes:
         detail: what Prometheus said, for those who may see everything.
+        code: HTTP status of the page's answer.
     """
 
-    def __init__(self, text: str, detail: str = "") -> None:
+    def __init__(self, text: str, detail: str = "", code: int = 502) -> None:
         super().__init__(text)
         self.detail = detail
+        self.code = code
 
 
 class PastDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,11 +171,11 @@ def queries(subject: Subject, labels: Sequence[tuple[str, str]] = ()) -> Mapping
     curves = _CLUSTER
     if subject.namespace:
         if not _NAMESPACE.fullmatch(subject.namespace):
-            raise PastError("this is no name of a namespace")
+            raise PastError("this is no name of a namespace", code=404)
         own, curves = (("namespace", subject.namespace),), _OF_NAMESPACE
     elif subject.card:
         if not _CARD.fullmatch(subject.card):
-            raise PastError("this is no UUID of a card")
+            raise PastError("this is no UUID of a card", code=404)
         own, curves = (("gpu", subject.card),), _OF_CARD
     matchers = ",".join(f'{name}="{value}"' for name, value in (*labels, *own))
     return {name: query.replace("%s", matchers) for name, query in curves.items()}
@@ -211,7 +213,7 @@ class PastReader:
             NotNowError: the visitor waits for several answers already.
         """
         if span not in RANGES:
-            raise PastError(f"there is no such range; take one of {', '.join(RANGES)}")
+            raise PastError(f"there is no such range; take one of {', '.join(RANGES)}", code=400)
         wanted = queries(subject, self._prometheus.labels)
         if self._asking[key] >= _OF_USER:
             raise NotNowError("you wait for several curves already; ask for this one again in a moment", 429)

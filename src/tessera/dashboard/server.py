@@ -267,7 +267,7 @@ class PageServer:
         try:
             found = await self._past.read(span, subject, visitor.key)
         except PastError as error:
-            return _problem(502, f"{error}: {error.detail}" if error.detail and visible.full else str(error))
+            return _problem(error.code, f"{error}: {error.detail}" if error.detail and visible.full else str(error))
         return _answer(200, msgspec.json.encode(found), JSON)
 
     async def _serve_feed(
