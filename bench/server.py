@@ -321,9 +321,9 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
     access = ClusterAccess(given.kubeconfig, clock)
     client = access("tessera-bench")
     manifests = list(_manifests(given.address, given.port))
-    await _refuse_installed(client)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(access.close)
+        await refuse_installed(client)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=given.folder)))
         stack.push_async_callback(remove, client, manifests)
         await apply_manifests(
@@ -358,10 +358,16 @@ def _processes(given: argparse.Namespace) -> Iterator[tuple[str, Sequence[str]]]
     yield "controller", ("--identity=bench",)
 
 
-async def _refuse_installed(client: Client) -> None:
-    """Raises where Tessera is installed: two controllers would undo each other's work."""
-    found = await client.list(NAMESPACES)
-    taken = {each.metadata.name for each in found.items} & {SYSTEM, INSTASLICE_NAMESPACE, BURST}
+async def refuse_installed(client: Client) -> None:
+    """Raises where Tessera is installed: two controllers would undo each other's work. So it does while that goes."""
+    own = {SYSTEM, INSTASLICE_NAMESPACE, BURST}
+    found = {each.metadata.name: each for each in (await client.list(NAMESPACES)).items if each.metadata.name in own}
+    taken = {name for name, each in found.items() if each.metadata.deletion_timestamp is None}
+    if found and not taken:
+        raise SystemExit(
+            f"namespace {', '.join(sorted(found))} is still being deleted, and the benchmark makes its own anew: start"
+            " it again once the namespace is gone"
+        )
     if taken:
         raise SystemExit(
             f"namespace {', '.join(sorted(taken))} exists: the benchmark installs Tessera itself and removes it again;"
