@@ -194,6 +194,11 @@ def test_a_prometheus_reaches_the_process_with_the_folder_of_its_secret(capsys: 
     assert '"prometheus:9090" is no address of a Prometheus; write one' in capsys.readouterr().err
 
 
+def test_a_folder_for_prometheus_without_its_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboard", "--prometheus-folder", "/etc/tessera/prometheus"]) == 1
+    assert capsys.readouterr().err == "error: --prometheus-folder needs --prometheus\n"
+
+
 def test_without_network_policies_the_page_has_none_either() -> None:
     found = installed(dashboard=True, without=("network-policies",))
     assert not found.of_kind("NetworkPolicy")

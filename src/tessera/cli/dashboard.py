@@ -132,6 +132,8 @@ def command(
     if foreign:
         option = {"origins": "--origin"}.get(foreign[0], f"--{foreign[0].replace('_', '-')}")
         raise CommandError(f"error: {option} needs --in-cluster: the page on this machine has one user and one name")
+    if prometheus_folder and not prometheus:  # in the cluster the folder is always named
+        raise CommandError("error: --prometheus-folder needs --prometheus")
     run_process(_serve(port, opens, kubeconfig, context, _prometheus(past)), on_uvloop=False)
 
 
