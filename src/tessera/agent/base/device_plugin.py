@@ -18,7 +18,7 @@ containers get the environment alone.
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -75,7 +75,7 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def define_device(
     name: str,
-    env: Iterable[str],
+    env: Mapping[str, str],
     files: Iterable[DeviceFile] = (),
     *,
     mounted: Iterable[str] = (),
@@ -85,7 +85,7 @@ def define_device(
 
     Args:
         name: the part of its full name after the kind and ``=``.
-        env: variables that its container gets, each ``NAME=value``.
+        env: variables that its container gets.
         files: device nodes that its container may open; each path counts once.
         mounted: UUIDs that NVIDIA's runtime finds listed as mounts. It adds the driver's libraries for them, even where
             it ignores the variable (``docs/decisions/container-environment.md``).
@@ -94,7 +94,8 @@ def define_device(
     by_path = {each.path: each for each in files}
     nodes = tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in by_path.values())
     mounts = (*(_Mount(container_path=str(MOUNTED_DEVICES / each)) for each in mounted), *map(_bind, folders))
-    return CdiDefinition(name=name, container_edits=_Edits(env=tuple(env), device_nodes=nodes, mounts=mounts))
+    variables = tuple(f"{each}={value}" for each, value in env.items())
+    return CdiDefinition(name=name, container_edits=_Edits(env=variables, device_nodes=nodes, mounts=mounts))
 
 
 def _bind(folder: Mount) -> _Mount:
@@ -133,9 +134,9 @@ def cdi_name(device_id: str) -> str:
     return f"{CDI_KIND}={device_id}"
 
 
-def environment(mig_uuids: Sequence[str]) -> dict[str, str]:
-    """The variable through which NVIDIA's runtime finds a container's slices."""
-    return {VISIBLE_DEVICES: ",".join(mig_uuids)}
+def environment(uuids: Sequence[str]) -> dict[str, str]:
+    """The variable through which NVIDIA's runtime finds a container's devices."""
+    return {VISIBLE_DEVICES: ",".join(uuids)}
 
 
 def _device_of(path: Path) -> str:
@@ -164,7 +165,7 @@ class CdiFolder:
         Raises:
             OSError: the folder cannot be written.
         """
-        env = [f"{name}={value}" for name, value in environment(mig_uuids).items()]
+        env = environment(mig_uuids)
         mounted = mig_uuids if device_files else ()
         content = msgspec.json.encode((device_id, env, list(device_files), mounted))
         path = self._path / f"{_PREFIX}{device_id}_{hashlib.sha256(content).hexdigest()[:16]}.json"

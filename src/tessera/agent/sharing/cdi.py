@@ -21,10 +21,9 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.device_plugin import CdiDefinition, define_device, write_cdi_file
+from tessera.agent.base.device_plugin import CdiDefinition, define_device, environment, write_cdi_file
 from tessera.agent.sharing.allocate_response import CDI_KIND, needs_set, set_name, unique
 from tessera.agent.sharing.occupancy import DeviceOccupancy
-from tessera.api.names import VISIBLE_DEVICES
 from tessera.api.sharing.devices import device_of
 from tessera.nvml.interface import DeviceFile
 
@@ -101,14 +100,10 @@ def _definitions(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str
     for device in devices:
         names = unique((device.uuid, device.index))
         mounted = (device.uuid,) if device.files else ()
-        found += [define_device(name, _visible((device.uuid,)), device.files, mounted=mounted) for name in names]
+        found += [define_device(name, environment((device.uuid,)), device.files, mounted=mounted) for name in names]
     for name, together in sorted(sets.items()):
-        found.append(define_device(name, _visible([device.uuid for device in devices if device.uuid in together])))
+        found.append(define_device(name, environment([device.uuid for device in devices if device.uuid in together])))
     return found
-
-
-def _visible(uuids: Sequence[str]) -> tuple[str, ...]:
-    return (f"{VISIBLE_DEVICES}={','.join(uuids)}",)
 
 
 _log = logging.getLogger(__name__)

@@ -51,14 +51,14 @@ class ClaimCdiFolder:
         Raises:
             OSError: the folder cannot be written.
         """
-        env = [f"{key}={value}" for key, value in environment([each for each, _ in devices.values()]).items()]
+        env = environment([each for each, _ in devices.values()])
         write_cdi_file(
             self._path / f"{self._prefix}{uid}.json",
             self._kind,
             [
                 define_device(
                     f"{uid}-{device}",
-                    [*env, *(f"{key}={value}" for key, value in edits.get(device, _NONE).envs.items())],
+                    {**env, **edits.get(device, _NONE).envs},
                     files,
                     mounted=(uuid,) if files else (),
                     folders=edits.get(device, _NONE).mounts,
