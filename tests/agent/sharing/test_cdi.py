@@ -78,7 +78,9 @@ def test_of_two_devices_both_are_named_and_have_their_nodes(specs: CdiFile, runt
     edits = runtime.edits(names(B, A, "set-1"))
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"}
     assert edits.device_nodes == ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0")
-    assert edits.mounts == tuple(f"/var/run/nvidia-container-devices/{each}" for each in (B, A))
+    *named, own = edits.mounts
+    assert named == [f"/var/run/nvidia-container-devices/{each}" for each in (B, A)]
+    assert own == "/run/tessera/cdi/set-1"
 
 
 def test_a_set_stays_while_it_is_held(specs: CdiFile, runtime: CdiRegistry) -> None:
@@ -98,6 +100,28 @@ def test_a_set_names_more_when_more_is_known(specs: CdiFile, runtime: CdiRegistr
     specs.publish(CARDS, {"set-1": [M, A]})
     specs.ensure_set("set-1", [A])
     assert runtime.edits(names(A, "set-1")).env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{M}"}
+
+
+def test_a_runtime_that_reads_late_starts_no_container_with_a_former_set(specs: CdiFile, runtime: CdiRegistry) -> None:
+    specs.publish(CARDS, {"other": [A, M]})
+    specs.ensure_set("set-1", [A])
+    runtime.edits(names("set-1"))
+    for uuids in ([A, B], [A, M, B], [B]):
+        runtime.is_late = True
+        specs.publish(CARDS, {"other": [A, M], "set-1": uuids})
+        specs.ensure_set("set-1", uuids)
+        with pytest.raises(CdiError, match="no such file or directory"):
+            runtime.edits(names(A, "set-1"))
+        assert runtime.edits(names(A, M, "other")).env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{M}"}
+        runtime.is_late = False
+        assert runtime.edits(names("set-1")).env == {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
+    runtime.is_late = True
+    specs.ensure_set("set-1", [B])  # the same again
+    assert runtime.edits(names("set-1")).env == {"NVIDIA_VISIBLE_DEVICES": B}
+    specs.publish(CARDS, {})
+    with pytest.raises(CdiError, match="no such file or directory"):
+        runtime.edits(names("set-1"))
+    assert list(specs.path.parent.iterdir()) == [specs.path]
 
 
 def test_a_set_with_a_device_that_is_gone_is_left_out(specs: CdiFile, runtime: CdiRegistry) -> None:
@@ -122,9 +146,9 @@ def test_what_another_agent_wrote_is_put_right_before_a_container_starts(
 
 
 def test_the_file_is_left_alone_while_nothing_changes_and_gone_without_devices(specs: CdiFile) -> None:
-    specs.publish(CARDS, {})
+    specs.publish(CARDS, {"set-1": [A, B]})
     before = specs.path.stat().st_ino
-    specs.publish(CARDS, {})
+    specs.publish(CARDS, {"set-1": [A, B]})
     assert specs.path.stat().st_ino == before
     specs.publish([], {})
     assert not specs.path.exists()

@@ -9,11 +9,11 @@ value. The runtime applies the devices of a container one after the other, so on
 Therefore a *set* follows them, which has no nodes of its own and names all. A set belongs to one container:
 :class:`CdiPublisher` defines it at Allocate with the devices of that answer, completes it before the container starts
 with those of its other resources, and keeps it while kubelet lists the container. A mount names each device as well
-(``docs/decisions/container-environment.md``).
-
-Simulated cards have no nodes, so their containers get the environment alone.
+(``docs/decisions/container-environment.md``). A set mounts a marker too, an empty file with a hash of its devices in
+the name: a start with a former set fails, as with a former slice (:mod:`tessera.agent.base.device_plugin`).
 """
 
+import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,10 +21,11 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.device_plugin import CdiDefinition, define_device, environment, write_cdi_file
+from tessera.agent.base.device_plugin import OWN_DEFINITIONS, CdiDefinition, define_device, environment, write_cdi_file
 from tessera.agent.sharing.allocate_response import CDI_KIND, needs_set, set_name, unique
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.api.sharing.devices import device_of
+from tessera.kubelet.interfaces import Mount
 from tessera.nvml.interface import DeviceFile
 
 FILE_NAME = CDI_KIND.replace("/", "-") + ".json"
@@ -88,21 +89,30 @@ class CdiFile:
         self._write()
 
     def _write(self) -> None:
+        sets = [self._define_set(*each) for each in sorted(self._sets.items())]
+        markers = {Path(mount.host_path) for each in sets for mount in each.container_edits.mounts}
+        for former in {*self._path.parent.glob(f"{FILE_NAME}_*")} - markers:
+            former.unlink(missing_ok=True)
         if not self._devices:
             self._path.unlink(missing_ok=True)  # a file without devices is not valid
             return
-        write_cdi_file(self._path, CDI_KIND, _definitions(self._devices, self._sets))
+        write_cdi_file(self._path, CDI_KIND, [*_definitions(self._devices), *sets])
+        for marker in markers:
+            marker.touch()
+
+    def _define_set(self, name: str, together: Collection[str]) -> CdiDefinition:
+        uuids = [device.uuid for device in self._devices if device.uuid in together]  # in the order of their indexes
+        marker = f"{self._path}_{name}_{hashlib.sha256(','.join(uuids).encode()).hexdigest()[:16]}"
+        own = Mount(host_path=marker, container_path=str(OWN_DEFINITIONS / name), read_only=True)
+        return define_device(name, environment(uuids), folders=[own])
 
 
-def _definitions(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str]]) -> list[CdiDefinition]:
-    """The file's content; the devices of a set in the order of their indexes."""
+def _definitions(devices: Sequence[CdiDevice]) -> list[CdiDefinition]:
     found: list[CdiDefinition] = []
     for device in devices:
         names = unique((device.uuid, device.index))
         mounted = (device.uuid,) if device.files else ()
         found += [define_device(name, environment((device.uuid,)), device.files, mounted=mounted) for name in names]
-    for name, together in sorted(sets.items()):
-        found.append(define_device(name, environment([device.uuid for device in devices if device.uuid in together])))
     return found
 
 
