@@ -186,6 +186,17 @@ def test_a_number_that_a_person_sets_again_counts_at_once(cluster: SlicerCluster
     assert cluster.slicer.state.ledger.reckoned == {}
 
 
+def test_auto_has_its_number_at_once(cluster: SlicerCluster) -> None:
+    """Without one, the queue said nothing of its spare slices for up to a minute."""
+    later(cluster, 61)
+    cluster.queue("serving", spare={"3g.20gb": 2, "1g.5gb": "auto"})
+    cluster.settle()
+    assert cluster.slicer.state.ledger.reckoned.keys() == {("serving", "1g.5gb")}
+    cluster.queue("serving", spare={"3g.20gb": "auto"})
+    cluster.settle()
+    assert wanted(cluster) == (0, "auto: no pod of a service came in a day")
+
+
 def test_the_queue_s_page_says_how_the_number_came() -> None:
     cluster = ForecastCluster()
     cluster.node("n1")

@@ -234,15 +234,15 @@ class Spares(Proposer):
         self._set_due()
 
     def _reckon(self) -> None:
-        """Sets the numbers of spare slices that queues leave to the controller."""
-        state = self._state
-        if not state.now or state.now < self._reckon_at:
+        """Sets the numbers of spare slices that queues leave to the controller: all when due, new ones at once."""
+        state, ledger, due = self._state, self._state.ledger, self._state.now >= self._reckon_at
+        if not state.now:
             return
-        self._reckon_at = state.now + EVERY
+        self._reckon_at = state.now + EVERY if due else self._reckon_at
         for queue in state.cluster.queues.values():
-            for profile in sorted(queue.auto):
+            for profile in sorted(each for each in queue.auto if due or (queue.name, each) not in ledger.reckoned):
                 demand = self._demands.setdefault((queue.name, profile), SpareDemand())
-                state.ledger.reckon(queue.name, profile, *demand.size(queue.waiting_price, state.now))
+                ledger.reckon(queue.name, profile, *demand.size(queue.waiting_price, state.now))
 
     def _note_missing(self) -> None:
         """Notes since when spare slices are missing, and how long those were that are free again, with their images."""
