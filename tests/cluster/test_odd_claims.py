@@ -313,7 +313,7 @@ def life_of_claims(lab_of: InLab, at: int, cluster_type: type[SimulatedCluster],
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_controller_may_die_at_any_write_for_claims(in_lab: InLab, when: str) -> None:
-    die_at(range(1, 15), lambda at: life_of_claims(in_lab, at, MortalController, after=when == "after"), every=3)
+    die_at(range(1, 21), lambda at: life_of_claims(in_lab, at, MortalController, after=when == "after"), every=3)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

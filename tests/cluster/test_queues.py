@@ -40,7 +40,8 @@ def test_a_namespace_holds_no_more_than_the_maximum_of_its_queue(in_lab: InLab) 
         found = await lab.client.get(QUEUES, "default")
         status = found["status"]
         assert (status["held"], status["slots"], status["waiting"]) == ("10Gi", 2, 1)
-        assert found["spec"] == {"maximum": "10Gi", "weight": 1, "halfLife": "168h", "namespaces": ["default"]}
+        defaults = {"weight": 1, "halfLife": "168h", "waitingPrice": 10}
+        assert found["spec"] == {"maximum": "10Gi", "namespaces": ["default"], **defaults}
         await lab.delete("a")
         await lab.running("c")
         assert lab.phase("c") == "Running"

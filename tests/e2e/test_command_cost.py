@@ -30,7 +30,7 @@ BUDGETS: Mapping[str, tuple[int, int]] = {
     "why node/node-1": (172, 7),
     "map": (95, 6),
     "queue": (70, 4),
-    "top --once": (83, 5),
+    "top --once": (84, 5),
     "health": (72, 5),
     "idle": (72, 5),
     "usage": (52, 1),

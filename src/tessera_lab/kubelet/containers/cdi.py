@@ -46,7 +46,7 @@ class CdiRegistry:
         """The edits of the devices ``vendor/class=device``, in order.
 
         Raises:
-            CdiError: no file describes one of them, or a file that is mounted is gone.
+            CdiError: no file describes one of them, or a file of the folders that is mounted is gone.
         """
         if not names:
             return CdiEdits()
@@ -62,8 +62,19 @@ class CdiRegistry:
         for edit in (edit for name in names for edit in devices[name]):
             env.update(entry.split("=", 1) for entry in edit.get("env") or () if "=" in entry)
             nodes += [node["path"] for node in edit.get("deviceNodes") or ()]
-            mounts += [_mounted(mount) for mount in edit.get("mounts") or ()]
+            mounts += [self._mounted(mount) for mount in edit.get("mounts") or ()]
         return CdiEdits(env=env, device_nodes=tuple(dict.fromkeys(nodes)), mounts=tuple(dict.fromkeys(mounts)))
+
+    def _mounted(self, mount: Mapping[str, Any]) -> str:
+        """Returns where a mount is seen. Only files of the CDI folders are looked for: a node has no others here."""
+        source = Path(mount["hostPath"])
+        if source.parent in self._folders and not source.exists():
+            raise CdiError(
+                "failed to create containerd task: failed to create shim task: OCI runtime create failed: error"
+                f' mounting "{source}" to rootfs at "{mount["containerPath"]}": no such file or directory'
+            )
+        path: str = mount["containerPath"]
+        return path
 
     def _devices(self) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}
@@ -91,16 +102,6 @@ class CdiRegistry:
         except FileNotFoundError:
             return {}
         return known[1]
-
-
-def _mounted(mount: Mapping[str, Any]) -> str:
-    if not Path(mount["hostPath"]).exists():
-        raise CdiError(
-            "failed to create containerd task: failed to create shim task: OCI runtime create failed: error mounting "
-            f'"{mount["hostPath"]}" to rootfs at "{mount["containerPath"]}": no such file or directory'
-        )
-    path: str = mount["containerPath"]
-    return path
 
 
 def _parse(content: bytes) -> Mapping[str, list[Any]]:
