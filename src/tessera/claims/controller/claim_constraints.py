@@ -1,4 +1,4 @@
-"""What the constraints of a claim say of the cards of its devices, as rules that planning keeps.
+"""Turns the constraints of a claim into rules about the cards of its devices, which planning keeps.
 
 Whole cards, slices and shares are compared alike: planning places each on a card, and the values of a card are those of
 all of its devices. What no placement can keep is refused with the field, and so is ``matchAttribute`` of ``start``:

@@ -17,7 +17,7 @@ from tessera.text import list_names
 
 
 class ClaimEvents:
-    """What claims are told.
+    """Makes the events of claims, and knows what each claim was told last.
 
     Args:
         claims: the claims that exist, by ``namespace/name``.

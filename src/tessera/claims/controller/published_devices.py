@@ -36,14 +36,14 @@ OWN_ATTRIBUTES = frozenset({"uuid", "parentUUID", "index", "minor", "start", "nv
     f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieRoot", "numaNode")
 }
 
-#: Those of which every card of a node has another value.
+#: Attributes whose value differs on each card of a node.
 UNIQUE = frozenset({"uuid", "parentUUID", "index", "minor", "pciBusID"})
-#: Those of which all cards of a node have one value.
+#: Attributes with the same value on all cards of a node.
 NODE_WIDE = frozenset({"driverVersion", "cudaDriverVersion"})
-#: Those that are the profile's and not the card's.
+#: Attributes of a slice's profile or place, not of its card.
 OF_PROFILE = frozenset({"type", "profile", "size", "start"})
 
-#: What a card is given as, among the values of cards.
+#: The value of a card that says how it is given: the profile if whole or in shares, else an empty text.
 ROLE = "role"
 
 #: Card, profile in the resource's spelling, and first memory slice.

@@ -92,7 +92,7 @@ _Object = TypeVar("_Object")
 SYNC_TIMEOUT = 10.0
 #: Seconds that a new leader waits for Queue objects, without which the order is another.
 QUEUE_SYNC_TIMEOUT = 2.0
-#: What to do where a right is missing.
+#: The next step that is told where the controller lacks a right.
 RIGHTS_ADVICE = "apply the rights of this version (deploy/rbac.yaml)"
 _QUEUE_ADVICE = "apply the definitions and rights of this version (deploy/crds/queues.yaml, deploy/rbac.yaml)"
 

@@ -109,7 +109,8 @@ def _number(text: str) -> int:
     return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdecimal() else 0
 
 
-#: What a node lacks whose slices go to limits, and one whose slices go to claims, in the words of a refusal.
+#: The words of a refusal for a pod with claims on a node that serves limits, and for a pod with limits on one that
+#: serves claims.
 CLAIMS_OFFER = f"slices for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
 LIMITS_OFFER = f"slices for limits, only for ResourceClaims (label {DEVICE_API_LABEL}={DEVICE_API_DRA})"
 
