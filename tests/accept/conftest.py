@@ -8,9 +8,9 @@ import pytest
 from tests.support.accepted_machine import write_machine
 from tests.support.nvml_metering import MeteringLibrary
 
+from tessera.accept.acceptance import read_facts
 from tessera.accept.facts import Facts
 from tessera.accept.machine_files import MachineFiles
-from tessera.accept.reading import read_facts
 from tessera.clock import SystemClock
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import pytest
 
+from tessera.accept.acceptance import CHANGES, CallReader, reading_calls
 from tessera.accept.facts import CallResult, Outcome
-from tessera.accept.reading import CHANGES, CallReader, reading_calls
 from tessera.nvml.errors import GpuLost, NotSupported, UnknownNvmlError
 from tessera.nvml.interface import GpuUuid, Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
@@ -77,7 +77,7 @@ def test_a_new_call_is_made_without_a_change_here() -> None:
 def test_a_new_call_about_something_unknown_is_an_error_that_says_where_to_add_it() -> None:
     (found,) = (each for each in read(NewerMachine("A30", seed="n"), Newer) if each.call == "weather")
     assert found.outcome is Outcome.ERROR
-    assert "what to pass as city; add it to tessera.accept.reading" in found.text
+    assert "what to pass as city; add it to tessera.accept.acceptance" in found.text
 
 
 def test_errors_of_one_card_are_its_own(cut: SimulatedMachine) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.accepted_machine import smi_log
 
-from tessera.accept.smi_log import SmiLogError, parse_smi_log
+from tessera.accept.machine_files import SmiLogError, parse_smi_log
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

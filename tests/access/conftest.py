@@ -21,7 +21,7 @@ from tessera.serving.status_server import serve_status
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.daemon.pod_pages import pod_page_getter
+from tessera_lab.daemon.serve import pod_page_getter
 
 SYSTEM = "/api/v1/namespaces/tessera-system"
 #: Objects of the installation that the pages need.

@@ -25,7 +25,7 @@ UNCONCERNED = {
     "label": [  # it changes the amounts of the Node, which health and slices follow, and takes a second of samples
         "health/pod_reporter",
         "mig_config/card_reconciler",
-        "mps/supervisor",
+        "mps/process_launcher",
     ],
     "node": [
         "config",
@@ -42,7 +42,7 @@ UNCONCERNED = {
     "xid": [
         "mig_config/card_reconciler",
         "monitoring/sampler",
-        "mps/supervisor",
+        "mps/process_launcher",
     ],
 }
 

@@ -3,8 +3,7 @@
 import pytest
 from bundle.rights import cluster_rules, covers, every_object, granted_rules, namespace_rules
 
-from tessera.cli.install.operator_process import operated_objects
-from tessera.cli.install.operator_settings import read_choices
+from tessera.cli.install.operator_process import operated_objects, read_choices
 from tessera.kube.resources.meta import resource_for
 
 HELD = cluster_rules()

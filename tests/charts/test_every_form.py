@@ -20,8 +20,7 @@ from tests.support.rendered_yaml import read_documents
 from tessera.api.names import CLAIM_DRIVERS
 from tessera.cli.install.drivers import parse_choice
 from tessera.cli.install.manifests import drivers_in_charge
-from tessera.cli.install.operator_process import operated_objects
-from tessera.cli.install.operator_settings import read_choices
+from tessera.cli.install.operator_process import operated_objects, read_choices
 from tessera.cli.install.protections import PROTECTIONS
 from tessera.cli.install.settings import read_driver_objects
 

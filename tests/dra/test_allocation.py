@@ -11,7 +11,7 @@ from tessera.dra.devices import Capacity, Device, DeviceId, Holdings, Pool
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.requests import read_demand
 from tessera.dra.selectors import DeviceSelectors
-from tessera_lab.scheduler.state.holdings_reader import read_holdings
+from tessera_lab.scheduler.state.claim_cache import read_holdings
 
 DRIVER = "gpu.tessera.dev"
 

@@ -16,7 +16,7 @@ from tessera.dra.requests import ClaimRefused, read_demand
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.selectors import DeviceSelectors
 from tessera.kube.client.codec import ChangeLine, Codec
-from tessera_lab.scheduler.state.holdings_reader import read_holdings
+from tessera_lab.scheduler.state.claim_cache import read_holdings
 
 TEXTS = st.sampled_from(
     ["", "r", "s", "r/s", "c", "d", "gpu.tessera.dev", "1", "1Gi", "-1", "1e30", "x" * 300, "\ud7ff"]

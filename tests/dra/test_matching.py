@@ -16,7 +16,7 @@ from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Holding
 from tessera.dra.matching import ChosenDevice, NoMatch, consumed_amounts, match_claims
 from tessera.dra.requests import ClaimDemand, ClaimRefused, read_demand
 from tessera.dra.selectors import DeviceSelectors
-from tessera_lab.scheduler.state.holdings_reader import read_holdings
+from tessera_lab.scheduler.state.claim_cache import read_holdings
 
 OURS = "gpu.tessera.dev"
 SELECTORS = DeviceSelectors()

@@ -27,7 +27,7 @@ from tessera.mig.geometry import Engines, Placement
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera_lab.apiserver.kinds.slice_rules import default_slice, validate_slice, validate_slice_update
-from tessera_lab.scheduler.state.holdings_reader import read_holdings
+from tessera_lab.scheduler.state.claim_cache import read_holdings
 
 VERSIONS = ("580.159.04", 13000)
 A100 = model_by_short_name("A100-40GB")

@@ -20,7 +20,7 @@ from tessera.kueue.queues import (
     pools_of,
 )
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.kueue.definitions import make_definitions
+from tessera_lab.kueue.stand_in import make_definitions
 from tessera_lab.simulation.virtual_time import run_virtual
 
 POOL = CardPool(flavor="gpu-memory", gigabytes=160, cpu=64, memory=2**40)

@@ -10,8 +10,7 @@ from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, 
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement, SharingKind
 from tessera.kube.resources import Pod
-from tessera.memory_limits.claimed_shares import add_offer, add_users
-from tessera.memory_limits.grants import MemoryGrants
+from tessera.memory_limits.monitor import MemoryGrants, add_offer, add_users
 from tessera.memory_limits.policy import CardUse, ProcessUse
 from tessera.mig.names import CLAIMED_SHARE
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

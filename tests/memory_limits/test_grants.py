@@ -13,7 +13,7 @@ from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.kube.resources import Pod, Uid
 from tessera.kube.resources.meta import ObjectMeta
-from tessera.memory_limits.grants import (
+from tessera.memory_limits.monitor import (
     MIRROR_ANNOTATION,
     MemoryGrants,
     cgroup_uid,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.agent.monitoring.energy import LeaseEnergy
-from tessera.agent.monitoring.exporter import report_usage
+from tessera.agent.monitoring.exporter import LeaseEnergy, report_usage
 from tessera.agent.monitoring.exposition import ExpositionOptions
 from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.usage.conftest import EPOCH, MODEL, WATTS, AgentNode
 
 from tessera.api.nodes.health import CardHealth, CardState
-from tessera.usage.ledger import DAYS_KEPT, HOURS_KEPT, MEMORY, NodeGone, NodeSilent, UsageLedger
-from tessera.usage.metering import MOST_WATTS
+from tessera.usage.ledger import DAYS_KEPT, HOURS_KEPT, MEMORY, MOST_WATTS, NodeGone, NodeSilent, UsageLedger
 from tessera.usage.record import DAY, HOUR, UNKNOWN, LeaseSeconds, UsageRecord
 from tessera.usage.record_text import decode_record, encode_record
 from tessera.usage.report import CardHours, Grouping, make_report, totals_of_record

@@ -8,6 +8,8 @@ Nodes are registered, and those with cards are labelled with a MIG layout, as by
 
 A container that runs for real has a service account token (:class:`ContainerToken`), requested and renewed as kubelet
 does: once 80 % of its lifetime are over, or at once if the server refuses it. The lab omits the file with the token.
+
+What listens in the pods of a cluster: simulated servers, and Tessera's own processes on their pods' addresses.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ import contextlib
 import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -32,21 +34,72 @@ from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProce
 from tessera_lab.apiserver.authz.identity import BoundObject, bound_pod_extra, service_account_user
 from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.apiserver.handlers.aggregation import Target
-from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, UserInfo
+from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, ObjectReader, PodPeer, UserInfo
 from tessera_lab.apiserver.kinds.versions import has_taint_rules
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.apiserver.request.server_state import PODS
 from tessera_lab.cluster.client_limits import LIMITS, LimitedTransport
 from tessera_lab.cluster.front_proxy import FrontProxy
 from tessera_lab.cluster.node_maker import NodeMaker
 from tessera_lab.cluster.options import ClusterOptions, LabNodeSpec, cards_file, node_folders
-from tessera_lab.cluster.pod_servers import ClusterServers
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint, PodIdentity
 from tessera_lab.kubelet.node.node import SimulatedNode
+from tessera_lab.kubelet.servers.behaviour import HTTP
 from tessera_lab.scheduler.scheduler import Scheduler
 from tessera_lab.simulation.supervision import supervise
 from tessera_lab.simulation.virtual_time import CountedClock
 from tessera_lab.workloads.suite import WorkloadControllers
+
+
+class ClusterServers:
+    """See :class:`~tessera_lab.apiserver.interfaces.PodServers`.
+
+    Args:
+        nodes: the nodes by name.
+        pods: the stored pods.
+        network: first bytes of the addresses on which pods of this lab listen, ``127.9``; empty if none does.
+    """
+
+    def __init__(self, nodes: Mapping[str, SimulatedNode], pods: ObjectReader, network: str) -> None:
+        self._nodes = nodes
+        self._pods = pods
+        self._network = network
+
+    async def connect(self, namespace: str, pod: str, port: int) -> PodPeer:
+        """Opens a connection to a port of a pod.
+
+        Raises:
+            OSError: nothing listens there.
+        """
+        try:
+            node, uid = self._place(namespace, pod)
+            address = node.pods.address(uid)
+        except LookupError:
+            raise ConnectionRefusedError("the pod does not run") from None
+        with suppress(LookupError):
+            return await node.find_server(uid, port).connect()
+        if self._network and address.startswith(f"{self._network}."):
+            with suppress(OSError):  # no process of Tessera's own listens either
+                return await asyncio.open_connection(address, port)
+        hint = f"a pod of the lab serves what its annotation {HTTP} declares"
+        raise ConnectionRefusedError(f"dial tcp {address}:{port}: connection refused; {hint}")
+
+    async def answer(self, namespace: str, pod: str, port: int, request: Request) -> Response:
+        """Sends a request to a simulated server.
+
+        Raises:
+            LookupError: none listens at that port of the pod.
+        """
+        node, uid = self._place(namespace, pod)
+        return await node.find_server(uid, port).answer(request)
+
+    def _place(self, namespace: str, pod: str) -> tuple[SimulatedNode, str]:
+        """The node of a pod, and the pod's UID. LookupError: it has none here."""
+        found = self._pods.get(PODS, namespace, pod) or {}
+        node = self._nodes[(found.get("spec") or {}).get("nodeName", "")]
+        return node, found["metadata"]["uid"]
+
 
 #: The one command of Tessera's own containers that needs nothing but the process in them.
 RECORD_COMMAND = ("tessera", "debug", "record", "--here")

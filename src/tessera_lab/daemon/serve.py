@@ -3,6 +3,10 @@
 So that several labs run side by side, each takes one block ``127.N`` of 65,536 addresses for as long as it runs; every
 address of 127.0.0.0/8 is this machine's on Linux. Pods that run for real listen there. A socket on the block's first
 address shows that the block is in use.
+
+Gets pages of the pods that listen on this machine, for the API server's proxy.
+
+The live page of a lab: ``tessera dashboard`` as a process of its own, which ends with the lab.
 """
 
 import asyncio
@@ -10,14 +14,18 @@ import base64
 import errno
 import os
 import random
+import re
 import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import uvloop
 import yaml
@@ -28,7 +36,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
 from tessera.doctor.manifests import images, install_manifests
 from tessera.driver.resolution import ImageQuery
-from tessera.kube.client.requests import Transport
+from tessera.kube.client.requests import Response, Transport
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, Node
 from tessera.kube.transport.cluster_config import ClusterConfig
 from tessera.kube.transport.credentials import Credentials
@@ -37,16 +45,16 @@ from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.activity.lab_cards import LabCards
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
+from tessera_lab.apiserver.interfaces import GetPage
 from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cloud.autoscaled_groups import parse_groups, run_autoscaler
 from tessera_lab.cluster.accepted_nodes import lab_nodes
 from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_system
+from tessera_lab.cluster.page_body import read_page
 from tessera_lab.daemon.card_requests import card_handlers
 from tessera_lab.daemon.control_socket import RequestHandler, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
-from tessera_lab.daemon.live_page import serve_live_page
-from tessera_lab.daemon.pod_pages import pod_page_getter
 from tessera_lab.daemon.scenario_control import ScenarioControl
 from tessera_lab.experiments.scenarios import article_machine, article_registries
 from tessera_lab.installation.image_processes import LabAccess, add_images
@@ -61,6 +69,60 @@ from tessera_lab.kueue.manager import install_kueue, manager_program
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop
 from tessera_lab.workloads.storage.provisioner import PROVISIONER
+
+_URL = re.compile(r"http://\S+/")
+
+
+@asynccontextmanager
+async def serve_live_page(kubeconfig: Path) -> AsyncIterator[str]:
+    """Serves the page inside the block, and gives its address.
+
+    The process is started by the standard library and not by uvloop: its vfork runs none of gRPC's fork handlers, which
+    complain while gRPC's threads run. A page that uvloop started ended once without a word.
+
+    Raises:
+        ConnectionError: the page did not start; the lab's log says why.
+    """
+    process = await asyncio.to_thread(_start, kubeconfig)
+    try:
+        assert process.stdout is not None
+        url = _URL.search((await asyncio.to_thread(process.stdout.readline)).decode(errors="replace"))
+        if url is None:
+            raise ConnectionError("the live page did not start; the lines above say why")
+        yield url[0]
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait)
+
+
+def _start(kubeconfig: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tessera", "dashboard", "--port", "0", "--kubeconfig", str(kubeconfig)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)  # noqa: S603 - our own program
+
+
+#: Seconds for a page.
+_TIMEOUT = aiohttp.ClientTimeout(total=30.0)
+
+
+@asynccontextmanager
+async def pod_page_getter(network: str) -> AsyncIterator[GetPage]:
+    """A function that gets pages of pods whose address begins with ``network``, such as ``127.9``."""
+    async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+
+        async def get(address: str, port: int, path: str, headers: Mapping[str, str]) -> Response:
+            if not address.startswith(f"{network}."):
+                raise LookupError(address)
+            url = f"http://{address}:{port}{path}"
+            try:
+                async with session.get(url, headers=headers, allow_redirects=False) as answer:
+                    body = await read_page(answer)
+                    kind = answer.headers.get("content-type", "application/octet-stream")
+                    return Response(status=answer.status, headers={"content-type": kind}, body=body)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise ConnectionError(str(error)) from error
+
+        yield get
+
 
 #: Port of that socket. Nothing else of a lab listens on a block's first address.
 MARK_PORT = 47_806

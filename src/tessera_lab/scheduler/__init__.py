@@ -2,5 +2,5 @@
 
 From bottom to top: :mod:`state` (nodes, placed pods, volumes), :mod:`filters` (nodes that a pod cannot have, with the
 reasons), :mod:`decision` (the node of one pod), :mod:`preemption` (pods to end for another pod). These do no I/O.
-:mod:`scheduler` does, with :mod:`queue` and :mod:`volume_binding`.
+:mod:`scheduler` does, with :mod:`volume_binding`.
 """

@@ -34,7 +34,7 @@ from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import SharingKind
-from tessera.memory_limits.grants import Shares
+from tessera.memory_limits.monitor import Shares
 
 Value = dict[str, int]
 NESTED = b'{"a":' * 100_000

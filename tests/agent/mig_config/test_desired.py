@@ -8,8 +8,8 @@ import pytest
 from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.inventory.card_ownership import CardOwner, CardShares
 from tessera.agent.inventory.gpu_inventory import GpuState
-from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.agent.mig_config.events import CardGoal
+from tessera.agent.mig_config.reconciler import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.api.mig_layouts.layouts_file import DeviceFilter, LayoutEntry, parse_layouts
 from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile_parser import parse_profile

@@ -23,8 +23,7 @@ from tessera.agent.mig_config.events import (
     SetMigMode,
     Wait,
 )
-from tessera.agent.mig_config.retry import FAILURE_ATTEMPTS
-from tessera.agent.mig_config.state_machine import HELD_RECHECK
+from tessera.agent.mig_config.state_machine import FAILURE_ATTEMPTS, HELD_RECHECK
 from tessera.nvml.errors import (
     InsufficientResources,
     InUse,

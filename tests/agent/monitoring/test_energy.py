@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.monitoring.test_lease_states import GPU, INFO
 
-from tessera.agent.monitoring.energy import LeaseEnergy
+from tessera.agent.monitoring.exporter import LeaseEnergy
 from tessera.agent.monitoring.lease_states import EnergyUse, LeaseKey
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, silent_gpu
 from tessera.api.names import PodUid

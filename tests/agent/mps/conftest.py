@@ -13,8 +13,7 @@ from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
-from tessera.agent.simulated.driver import InlineNvml
-from tessera.agent.simulated.mps import SimulatedDaemon, SimulatedLauncher
+from tessera.agent.simulated.driver import InlineNvml, SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.profile import client_share
 from tessera.clock import LoopClock
 from tessera.nvml.attributes import ComputeMode

@@ -6,8 +6,8 @@ import itertools
 import pytest
 from tests.agent.mps.conftest import OTHER, SHARED, MpsNode, Play
 
+from tessera.agent.mps.daemons import CHECK_INTERVAL, LONGEST_PAUSE, SHORTEST_PAUSE, STABLE
 from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
-from tessera.agent.mps.supervisor import CHECK_INTERVAL, LONGEST_PAUSE, SHORTEST_PAUSE, STABLE
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NoPermission
 from tessera.nvml.interface import GpuUuid

@@ -12,9 +12,8 @@ import pytest
 from tests.agent.mps.host import RESOURCE, SOON, Host
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.mps.daemon_process import DaemonProcess, is_alive, wait_end
 from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
-from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher, find_binary
+from tessera.agent.mps.process_launcher import BINARY, DaemonProcess, ProcessLauncher, find_binary, is_alive, wait_end
 from tessera.agent.mps.state import MpsState
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid

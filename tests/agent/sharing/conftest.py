@@ -26,8 +26,7 @@ from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import STRATEGIES, NodeStrategies, SharingStrategy
-from tessera.agent.simulated.driver import InlineNvml
-from tessera.agent.simulated.mps import SimulatedLauncher
+from tessera.agent.simulated.driver import InlineNvml, SimulatedLauncher
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import MigStrategy

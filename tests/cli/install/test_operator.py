@@ -14,8 +14,14 @@ from tests.cli.install.conftest import Place
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.operator import parse_options
-from tessera.cli.install.operator_process import FAILED, PERIOD, Operator, OperatorOptions, bundled_objects
-from tessera.cli.install.operator_settings import read_choices
+from tessera.cli.install.operator_process import (
+    FAILED,
+    PERIOD,
+    Operator,
+    OperatorOptions,
+    bundled_objects,
+    read_choices,
+)
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.registry.credentials import AuthoritiesError

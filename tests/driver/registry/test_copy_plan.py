@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.registry.client import RegistryImage
+from tessera.driver.registry.client import Platform, RegistryImage
 from tessera.driver.registry.copying import NeededImage, Skopeo, TargetState, plan_copies, required_copy
-from tessera.driver.registry.manifests import Platform
 from tessera.driver.resolution import ImageKind, ImageQuery
 from tessera.gpu_operator.policies.driver_policy import ImageSource
 

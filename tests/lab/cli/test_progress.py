@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.clock import SystemClock
-from tessera_lab.cli.progress import Progress
+from tessera_lab.cli.demo import Progress
 
 
 def show(capsys: pytest.CaptureFixture[str], *, live: bool) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tessera.accept.acceptance import read_facts
 from tessera.accept.checks import judge_all
 from tessera.accept.document import Document, DocumentError, hide_names
 from tessera.accept.facts import Facts
-from tessera.accept.reading import read_facts
 from tessera.clock import SystemClock
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.measurements import Quantity

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from tessera_lab.daemon.pod_pages import pod_page_getter
+from tessera_lab.daemon.serve import pod_page_getter
 from tessera_lab.limits import POD_PAGE
 
 PIECE = b"x" * 65_536

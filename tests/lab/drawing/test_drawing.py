@@ -15,8 +15,7 @@ from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.phases import ORDER
 from tessera.provisioning.report.summary import By, summaries, workload_summaries
 from tessera_lab.drawing.charts import NARROW, PHASES, bars, draw_stacked_bars
-from tessera_lab.drawing.page import differences, page
-from tessera_lab.drawing.results_table import result_lines
+from tessera_lab.drawing.report import differences, page, result_lines
 from tessera_lab.drawing.svg import cut, elide, legend, ticks, width_of, wrap
 from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, Samples, read_experiments
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tessera_lab.experiments.comparison import compare, student, summary
+from tessera_lab.experiments.results import compare, student, summary
 
 #: The same wait three times, as clocks tell it that round.
 ROUNDED = [80.5, 80.50000000000001, 80.49999999999999]

@@ -1,6 +1,6 @@
 """The order of decisions."""
 
-from tessera_lab.scheduler.queue import SchedulingQueue
+from tessera_lab.scheduler.scheduler import SchedulingQueue
 from tessera_lab.scheduler.state.node_cache import CachedPod, build_pod_info
 
 

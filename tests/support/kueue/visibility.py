@@ -9,7 +9,7 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response, Stream, Transport
 from tessera.kueue.names import VISIBILITY_GROUP
-from tessera_lab.kueue.visibility import Visibility, respond
+from tessera_lab.kueue.manager import Visibility, respond
 
 
 class VisibilityTransport:

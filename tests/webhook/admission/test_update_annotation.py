@@ -9,9 +9,9 @@ from tests.webhook.admission.test_slice_admission import A100
 
 from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION
 from tessera.api.pods.templates import TemplateKind
-from tessera.webhook.admission.apply_warnings import find_template_warnings, find_warnings
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.device_admission import decide_device_admission
+from tessera.webhook.admission.review import find_template_warnings, find_warnings
 from tessera.webhook.base import PodRefused, Rule
 
 SLICE, CARD = "nvidia.com/mig-1g.5gb", "nvidia.com/gpu"

@@ -8,8 +8,8 @@ from tests.webhook.admission.test_decision import A100, CLUSTER, DYNAMIC, cluste
 from tessera.api.names import GATE, QUOTA_RESOURCE
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
-from tessera.webhook.admission.apply_warnings import find_warnings
 from tessera.webhook.admission.decision import decide_admission
+from tessera.webhook.admission.review import find_warnings
 from tessera.webhook.base import PodRefused
 from tessera.webhook.nodes.capabilities import WHOLE_PROFILES
 

@@ -73,7 +73,7 @@ class LeaseKey(NamedTuple):
 
 
 class EnergyUse(NamedTuple):
-    """Power and energy of a lease, as :mod:`tessera.agent.monitoring.energy` apportions them.
+    """Power and energy of a lease, as :mod:`tessera.agent.monitoring.exporter` apportions them.
 
     Attributes:
         power: watts, mean of the last minute; None if the last sample did not measure it.

@@ -3,7 +3,7 @@
 The command has them as words, ``tessera operator`` has the same words in a ConfigMap.
 
 The options of the last run are written into a ConfigMap, printed by --show, and taken again by --reuse. It has the
-keys of the operator's (:mod:`tessera.cli.install.operator_settings`): one option a line, and the text of each file
+keys of the operator's (:mod:`tessera.cli.install.operator_process`): one option a line, and the text of each file
 under a key of its own. The installer does not follow it: it is a memory, and changes nothing.
 """
 

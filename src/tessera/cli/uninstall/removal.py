@@ -18,15 +18,31 @@ second one has nothing to do.
 A driver container that ends unloads its modules, and its files vanish from running pods. So a node with pods that use
 cards keeps its driver, with the DaemonSet, the account and the namespace of its pod, until the command runs again. A
 node's driver pod ends when the node loses its label of the driver set.
+
+Pods lose Tessera's gate and the agents' condition, and those that wait for slices are told that none come. A gated pod
+is told before its gate goes: first by an Event of a fixed name, then by a condition. So a removal that was interrupted
+tells everybody, and nobody twice. Without the gate kube-scheduler decides about the pod. By then no node offers slices
+any more, so it stays Pending with the scheduler's own reason, as in a cluster that never had Tessera. A pod that has a
+place already keeps its node selector, which Kubernetes lets nobody change then.
 """
 
+import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
+from tessera.api.names import (
+    GATE,
+    GPU_CONDITION,
+    INSTASLICE_NAMESPACE,
+    MIG_RESOURCE_PREFIX,
+    POD_HEALTH_MANAGER,
+    QUOTA_RESOURCE,
+    SLICE_CONDITION,
+    SYSTEM_NAMESPACE,
+)
 from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.api.nodes.node_marks import RemovalRequest
 from tessera.cli.install.apply import get_object, list_objects
@@ -39,15 +55,145 @@ from tessera.cli.uninstall.objects import (
     delete_object,
     delete_objects,
 )
-from tessera.cli.uninstall.pods import release_pods
 from tessera.cli.uninstall.results import Done, Left, Result
-from tessera.clock import Clock
+from tessera.clock import Clock, rfc3339
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.gpu_operator.settings.adoption import STOPPED_KEY, restore_patch
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, NotFound
-from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS, Pod
+from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
+from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, EVENTS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.resources.meta import Resource, resource_for
+
+REASON = "TesseraRemoved"
+_GATED = (
+    "Tessera is removed from this cluster: nobody makes slices for this pod any more. Its scheduling gate is removed."
+    " It starts if another provider offers its resources; else delete it."
+)
+_GATED_CARDS = (
+    "Tessera is removed from this cluster. Its scheduling gate is removed: kube-scheduler places this pod now, in its"
+    " own order."
+)
+_PINNED = (
+    "Tessera is removed from this cluster before this pod had started: its slices may not exist. If it does not start,"
+    " delete it; its owner makes another one."
+)
+#: Field manager of the condition: the controller's, so that the condition of an earlier promise is replaced.
+_CONDITION_MANAGER = "tessera-instaslices"
+
+
+async def release_pods(client: Client, clock: Clock, *, dry: bool) -> AsyncIterator[Result]:
+    """Tells the pods that wait for slices, and removes the gate from those that have it."""
+    for pod in (await client.list(PODS)).items:
+        where = f"pod/{pod.metadata.name} in {pod.metadata.namespace}"
+        if any(each.name == GATE for each in pod.spec.scheduling_gates):
+            if not dry:
+                if not _is_told(pod):
+                    await _tell(client, clock, pod, _GATED if _asks_for_slices(pod) else _GATED_CARDS)
+                await _ungate(client, pod)
+            yield Done(where, "ungated")
+        elif _waits_for_slices(pod) and not _is_told(pod):
+            if not dry:
+                await _tell(client, clock, pod, _PINNED)
+            yield Done(where, "told")
+        if pod.status.condition(GPU_CONDITION) is not None:
+            if not dry:
+                await _forget_health(client, pod)
+            yield Done(where, "cleaned")
+
+
+def _waits_for_slices(pod: Pod) -> bool:
+    """True for a pod that was given a place and has not started."""
+    if pod.status.phase != "Pending" or not _asks_for_slices(pod):
+        return False
+    return QUOTA_RESOURCE in _resources(pod) and pod.metadata.deletion_timestamp is None
+
+
+def _asks_for_slices(pod: Pod) -> bool:
+    return any(each.startswith(MIG_RESOURCE_PREFIX) for each in _resources(pod))
+
+
+def _is_told(pod: Pod) -> bool:
+    return any(each.type == SLICE_CONDITION and each.reason == REASON for each in pod.status.conditions)
+
+
+def _resources(pod: Pod) -> set[str]:
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return {name for each in containers for name in each.resources.limits}
+
+
+async def _tell(client: Client, clock: Clock, pod: Pod, text: str) -> None:
+    meta = pod.metadata
+    now = rfc3339(clock.now())
+    condition = {
+        "type": SLICE_CONDITION,
+        "status": "False",
+        "reason": REASON,
+        "message": text,
+        "lastTransitionTime": now,
+    }
+    body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+    event: dict[str, Any] = {
+        "metadata": {"name": f"{meta.name[:200]}.{hashlib.sha256(f'{meta.uid} {text}'.encode()).hexdigest()[:16]}"},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "uid": meta.uid,
+        },
+        "reason": REASON,
+        "message": text,
+        "type": "Warning",
+        "source": {"component": client.field_manager},
+        "reportingComponent": client.field_manager,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    try:
+        await client.get(EVENTS.as_dicts(), event["metadata"]["name"], meta.namespace)
+    except NotFound:
+        with suppress(AlreadyExists, NotFound):
+            await client.create(EVENTS.as_dicts(), event, meta.namespace)
+    with suppress(NotFound, Conflict):
+        await client.with_field_manager(_CONDITION_MANAGER).apply(
+            PODS, meta.name, body, meta.namespace, subresource="status"
+        )
+
+
+async def _forget_health(client: Client, pod: Pod) -> None:
+    """Removes what the node's agent said of the pod's card: nobody would take it back."""
+    meta = pod.metadata
+    body = {"metadata": {"uid": meta.uid}, "status": {"conditions": []}}
+    with suppress(NotFound, Conflict):
+        await client.with_field_manager(POD_HEALTH_MANAGER).apply(
+            PODS, meta.name, body, meta.namespace, subresource="status"
+        )
+
+
+async def _ungate(client: Client, pod: Pod) -> None:
+    """Removes our gate and no other; tries again if others change the pod."""
+    meta = pod.metadata
+    with suppress(NotFound):
+        while True:
+            gates: list[dict[str, Any]] = [
+                {"name": each.name} for each in pod.spec.scheduling_gates if each.name != GATE
+            ]
+            if len(gates) == len(pod.spec.scheduling_gates):
+                return
+            patch = {"spec": {"schedulingGates": gates or None}}
+            try:
+                await client.merge_patch(
+                    PODS, meta.name, patch, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+                )
+            except Conflict:
+                pod = await client.get(PODS, meta.name, meta.namespace)
+                if pod.metadata.uid != meta.uid:
+                    return
+                meta = pod.metadata
+            else:
+                return
+
 
 #: Pods that a reason names.
 _SHOWN = 3

@@ -1,16 +1,29 @@
-"""Calls the verb that serves a request, and turns the verb's result into an answer."""
+"""Calls the verb that serves a request, and turns the verb's result into an answer.
 
-from collections.abc import Callable, Mapping
+Answers reviews: the requests of ``kubectl auth can-i`` and ``auth whoami``, and TokenReviews.
+
+Nothing is stored; a review is the request's object with its status filled in. Without an authorizer everything is
+allowed.
+
+``pods/NAME:PORT/proxy/PATH`` and ``services/NAME:PORT/proxy/PATH``: requests to pods, through the API server.
+
+Simulated servers take every method; of a container that runs for real only pages are got. Only pods with an address of
+this lab are reached, so a forged status leads nowhere else. The request's headers are passed on, but for those of the
+connection and for Authorization, which a real server removes once it knows the user. TLS to the pod and WebSockets are
+answered 501.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import yaml
 
 from tessera.kube.client.requests import Request, Response
-from tessera_lab.apiserver.authz.identity import TokenAuthenticator
+from tessera_lab.apiserver.authz.identity import ISSUER, TokenAuthenticator, encode_user
 from tessera_lab.apiserver.handlers.pod_connect import PortForward, Tunnels, run_in_container
 from tessera_lab.apiserver.handlers.pod_log import TEXT, LogStream, read_pod_log
-from tessera_lab.apiserver.handlers.pod_proxy import choose_endpoint, proxy_to_pod, split_proxy_name
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import (
     delete_options,
@@ -20,15 +33,23 @@ from tessera_lab.apiserver.handlers.request_bodies import (
     read_body,
     write_options,
 )
-from tessera_lab.apiserver.handlers.review_handler import ReviewHandler
 from tessera_lab.apiserver.handlers.subresource_handler import SubresourceHandler
 from tessera_lab.apiserver.handlers.write_handler import Transform, WriteHandler
-from tessera_lab.apiserver.interfaces import CommandResult, GroupResource, Obj, StatusCause
+from tessera_lab.apiserver.interfaces import (
+    Attributes,
+    AuthorizationDecision,
+    Authorizer,
+    CommandResult,
+    GroupResource,
+    Obj,
+    StatusCause,
+    UserInfo,
+)
 from tessera_lab.apiserver.patch.json_patch import APPLY, JSON_PATCH, MERGE, STRATEGIC, json_patch, merge_patch
 from tessera_lab.apiserver.patch.strategic_merge import strategic_merge
 from tessera_lab.apiserver.request.negotiation import YAML, parse_accept
 from tessera_lab.apiserver.request.routing import QueryParameters, Route
-from tessera_lab.apiserver.request.server_state import PODS, ResourceRequest, ServerState
+from tessera_lab.apiserver.request.server_state import PODS, ResourceRequest, ServerParts, ServerState
 from tessera_lab.apiserver.status import (
     StatusError,
     bad_request_error,
@@ -41,6 +62,178 @@ from tessera_lab.apiserver.status import (
 from tessera_lab.apiserver.storage.store import StoredObject, deep_copy
 from tessera_lab.apiserver.storage.watch import Watcher
 from tessera_lab.apiserver.validation.strategies import find_strategy
+
+_HIGHEST_PORT = 65_535
+_KEPT_BACK = frozenset(
+    {"authorization", "host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
+)
+
+
+def split_proxy_name(text: str) -> tuple[str, str, str]:
+    """Splits ``[SCHEME:]NAME[:PORT]`` into scheme, name and port; absent parts are empty.
+
+    Raises:
+        StatusError: 400, there are too many parts.
+    """
+    parts = text.split(":")
+    if len(parts) > 3:
+        raise bad_request_error(f"invalid pod request {text!r}")
+    if len(parts) == 3:
+        return parts[0], parts[1], parts[2]
+    return "", parts[0], parts[1] if len(parts) == 2 else ""
+
+
+async def proxy_to_pod(request: ResourceRequest, pod: Mapping[str, Any], port: str, parts: ServerParts) -> Response:
+    """Passes a request on to a pod.
+
+    Args:
+        request: the request; its path after ``proxy`` is the page's.
+        pod: the pod.
+        port: its port as text; empty for the first one that the pod declares.
+        parts: have the simulated servers, and get pages of pods that listen.
+
+    Raises:
+        StatusError: 400, the port is not valid; 501, the pod cannot be reached here; 503, it does not answer.
+    """
+    number, meta = _port(pod, port), pod["metadata"]
+    passed = {name: value for name, value in request.request.headers.items() if name not in _KEPT_BACK}
+    path = "/" + "/".join(request.route.parts)
+    if parts.servers is not None:
+        sent = msgspec.structs.replace(request.request, path=path, headers=passed)
+        with contextlib.suppress(LookupError):
+            return await parts.servers.answer(meta["namespace"], meta["name"], number, sent)
+    if request.request.method != "GET" or parts.get_page is None:
+        raise not_implemented_error("the proxy subresource of pods that do not listen on this machine")
+    address = (pod.get("status") or {}).get("podIP", "")
+    try:
+        return await parts.get_page(address, number, path, passed)
+    except LookupError:
+        raise not_implemented_error(f"the proxy to the address {address!r}") from None
+    except OSError as error:
+        message = f"error trying to reach service: dial tcp {address}:{number}: {error}"
+        raise StatusError(503, "ServiceUnavailable", message) from None
+
+
+def choose_endpoint(service: Mapping[str, Any], endpoints: Mapping[str, Any], port: str) -> tuple[str, int]:
+    """Returns the pod behind a Service that gets a request, and the pod's port: the first that is ready.
+
+    Args:
+        service: the Service.
+        endpoints: its Endpoints.
+        port: number or name of the Service's port; empty for the one without a name.
+
+    Raises:
+        StatusError: 503 in the words of Kubernetes' ``ResourceLocation`` (pkg/registry/core/service/storage).
+    """
+    name, title = port, service["metadata"]["name"]
+    if port.isascii() and port.isdecimal():
+        found = [each for each in service["spec"].get("ports") or () if str(each["port"]) == port]
+        if not found:
+            raise StatusError(503, "ServiceUnavailable", f'no service port {port} found for service "{title}"')
+        name = found[0].get("name") or ""
+    for subset in endpoints.get("subsets") or ():
+        ports = [each["port"] for each in subset.get("ports") or () if (each.get("name") or "") == name]
+        pods = [each["targetRef"]["name"] for each in subset.get("addresses") or () if each.get("targetRef")]
+        if ports and pods:
+            return pods[0], ports[0]
+    raise StatusError(503, "ServiceUnavailable", f'no endpoints available for service "{title}"')
+
+
+def _port(pod: Mapping[str, Any], text: str) -> int:
+    if not text:
+        declared = (each for container in pod["spec"]["containers"] for each in container.get("ports") or ())
+        return next((int(each["containerPort"]) for each in declared), 80)
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:6]) <= _HIGHEST_PORT:
+        raise bad_request_error(f"invalid port {text!r}")
+    return int(text)
+
+
+_ACCESS = frozenset({"selfsubjectaccessreviews", "subjectaccessreviews", "localsubjectaccessreviews"})
+_PLURALS = _ACCESS | {"selfsubjectrulesreviews", "selfsubjectreviews", "tokenreviews"}
+
+
+class _Everything:
+    """Allows everything: the server has no authorizer."""
+
+    def authorize(self, attributes: Attributes) -> AuthorizationDecision:
+        del attributes
+        return AuthorizationDecision(allowed=True)
+
+    def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
+        del user, namespace
+        everything: Obj = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+        return [everything], [{"verbs": ["*"], "nonResourceURLs": ["*"]}]
+
+
+class ReviewHandler:
+    """Answers all review kinds."""
+
+    def __init__(self, core: ServerState, identities: TokenAuthenticator) -> None:
+        self._core = core
+        self._identities = identities
+
+    def covers(self, plural: str) -> bool:
+        """True if the resource is a review."""
+        return plural in _PLURALS
+
+    def answer(self, plural: str, review: Mapping[str, Any], user: UserInfo) -> Obj:
+        """Answers a review.
+
+        Args:
+            plural: which kind of review.
+            review: the review as sent.
+            user: sender of the review.
+
+        Raises:
+            tessera_lab.apiserver.status.StatusError: 400, the spec does not have exactly one question.
+        """
+        authorizer = self._core.parts.authorizer or _Everything()
+        meta = {**(review.get("metadata") or {}), "creationTimestamp": None}
+        status = self._status(plural, review.get("spec") or {}, user, authorizer)
+        return {**review, "metadata": meta, "status": status}
+
+    def _status(self, plural: str, spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:
+        match plural:
+            case "selfsubjectreviews":
+                return {"userInfo": encode_user(user)}
+            case "tokenreviews":
+                return self._token(spec)
+            case "selfsubjectrulesreviews":
+                resources, others = authorizer.rules(user, spec.get("namespace", ""))
+                return {"resourceRules": list(resources), "nonResourceRules": list(others), "incomplete": False}
+            case "selfsubjectaccessreviews":
+                return review_access(spec, user, authorizer)
+        attributes = UserInfo(name=spec.get("user", ""), groups=tuple(spec.get("groups") or ()))
+        return review_access(spec, attributes, authorizer)
+
+    def _token(self, spec: Mapping[str, Any]) -> Obj:
+        token, wanted = spec.get("token", ""), spec.get("audiences") or [ISSUER]
+        user = self._identities.authenticate(token, wanted)
+        if user is None:
+            return {"user": {}, "error": "the token is not valid or has expired"}
+        met = [each for each in wanted if each in self._identities.audiences(token)]
+        return {"authenticated": True, "user": encode_user(user), "audiences": met}
+
+
+def review_access(spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:
+    """Returns the status of an access review about ``user``.
+
+    Raises:
+        tessera_lab.apiserver.status.StatusError: 400, the spec has neither or both of resource and path.
+    """
+    resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    if (resource is None) == (path is None):
+        raise bad_request_error(
+            "spec.resourceAttributes and spec.nonResourceAttributes: exactly one of them must be specified"
+        )
+    if path is not None:
+        attributes = Attributes(user=user, verb=path.get("verb", ""), path=path.get("path", ""))
+    else:
+        names = ("verb", "group", "version", "resource", "subresource", "namespace", "name")
+        attributes = Attributes(user=user, **{name: (resource or {}).get(name, "") for name in names})
+    decision = authorizer.authorize(attributes)
+    return {"allowed": decision.allowed, **({"reason": decision.reason} if decision.reason else {})}
+
 
 _ENDPOINTS = GroupResource("", "endpoints")
 _ON_COLLECTIONS = frozenset({"create", "deletecollection", "list", "watch"})

@@ -8,7 +8,7 @@ import pytest
 from tessera_lab.apiserver.authz.bootstrap_roles import bootstrap_roles
 from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.authz.rbac import RbacAuthorizer, rule_allows
-from tessera_lab.apiserver.handlers.review_handler import review_access
+from tessera_lab.apiserver.handlers.dispatch import review_access
 from tessera_lab.apiserver.interfaces import Attributes, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.status import StatusError
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tessera_lab.apiserver.main.role_aggregation import aggregate_rules
+from tessera_lab.apiserver.main.wiring import aggregate_rules
 
 Role = dict[str, Any]
 
