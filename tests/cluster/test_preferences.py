@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
-from tests.support.virtual_lab import InLab, VirtualLab
+from tests.cluster.test_inheritance import served
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
-from tessera.kube.resources import PODS
+from tessera.controller.cluster.storage import BIND_COMPLETED
+from tessera.handover.local_models import LOCAL_MODEL_NODES
+from tessera.kube.resources import CRDS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 
 DATA = {"labelSelector": {"matchLabels": {"app": "data"}}, "topologyKey": "kubernetes.io/hostname"}
 HOSTNAME = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-2"]}
@@ -49,3 +52,39 @@ def test_the_replicas_of_a_replica_set_run_on_nodes_of_their_own(in_lab: InLab) 
         await lab.until(lambda: nodes() == ["node-1", "node-2"], "each replica is on a node of its own")
 
     in_lab(scenario, "2xA100-40GB,2xA100-40GB")
+
+
+def test_a_pod_of_kserve_runs_on_a_node_of_its_group_that_has_the_model(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.client.create(CRDS, served(LOCAL_MODEL_NODES))
+        for number, state in enumerate(["ModelDownloading", "ModelDownloaded"], 1):
+            node = {"metadata": {"name": f"node-{number}"}, "status": {"modelStatus": {"llama": state}}}
+            await lab.client.create(LOCAL_MODEL_NODES, node)
+        group = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}
+        volume = {
+            "accessModes": ["ReadOnlyMany"],
+            "capacity": {"storage": "1Ti"},
+            "local": {"path": "/models"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [group]}},
+            "claimRef": {"namespace": "default", "name": "llama-workers"},
+            "storageClassName": "local",
+        }
+        await lab.client.create(PERSISTENT_VOLUMES.as_dicts(), {"metadata": {"name": "llama"}, "spec": volume})
+        claim = {
+            "metadata": {"name": "llama-workers", "annotations": {BIND_COMPLETED: "yes"}},
+            "spec": {
+                "accessModes": ["ReadOnlyMany"],
+                "resources": {"requests": {"storage": "1Ti"}},
+                "storageClassName": "local",
+                "volumeName": "llama",
+            },
+        }
+        await lab.client.create(PERSISTENT_VOLUME_CLAIMS.as_dicts(), claim, "default")
+        await lab.clock.sleep(600)  # a cluster gets the kind once, so it is looked for seldom
+        body = manifest("pod", {"nvidia.com/mig-3g.20gb": 1})
+        body["metadata"]["labels"] = {"internal.serving.kserve.io/localmodel": "llama"}
+        body["spec"]["volumes"] = [{"name": "model", "persistentVolumeClaim": {"claimName": "llama-workers"}}]
+        await lab.client.create(PODS.as_dicts(), body, "default")
+        await lab.until(lambda: lab.node_of("pod") == "node-2", "the pod is where its model is")
+
+    in_lab(scenario, "1xA100-40GB,1xA100-40GB")

@@ -22,6 +22,7 @@ from tessera.controller.defaults.exempt_namespaces import RECORD
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.handover.local_models import LOCAL_MODEL_NODES
 from tessera.kube.resources import (
     CAPI_MACHINES,
     CLONE_SETS,
@@ -278,7 +279,7 @@ def test_every_right_is_used_and_every_use_is_granted(in_lab: InLab, tmp_path: P
     """A day in the life of a cluster: slices come and go and fail, nodes too, and a certificate is lost."""
 
     async def scenario(lab: VirtualLab) -> None:
-        for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS, POD_GROUPS, CLONE_SETS):
+        for kind in (CAPI_MACHINES, OPENSHIFT_MACHINES, NODECLAIMS, POD_GROUPS, CLONE_SETS, LOCAL_MODEL_NODES):
             await lab.client.create(CRDS, served(kind))
         queue = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind, "metadata": {"name": "default"}, "spec": {}}
         await lab.client.create(QUEUES, queue)

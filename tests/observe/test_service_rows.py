@@ -11,7 +11,7 @@ from tessera.api.nodes.usage import LeaseUsage, NodeUsage
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.observe.service_rows import SERVICE_ORDERS, ServiceRow, service_rows
 from tessera.reasons.reason import OldPods, UpdateStep
-from tessera.reasons.words import sentence, ways_out
+from tessera.reasons.words import verdict, ways_out
 from tessera.signals.page import JOULES, REQUESTS, ROOM, WAITING, Service, SignalsPage
 from tessera.visibility import FULL, Redactor, Visibility
 
@@ -131,7 +131,7 @@ def test_an_update_says_what_its_next_pod_waits_for_in_the_words_of_why() -> Non
     assert found is not None
     assert first.why is not None
     assert (found.new, found.old, found.node, found.since) == (("new-2", "new-1"), ("a",), "n1", 500.0)
-    assert (found.step, found.text, found.stuck) == ("pull", sentence(first.why), False)
+    assert (found.step, found.text, found.stuck) == ("pull", f"pod new-1 {verdict(first.why)}", False)
     assert row(service("another"), queue=QueuePage(pods=rows)).update is None
 
 

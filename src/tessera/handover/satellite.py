@@ -1,4 +1,4 @@
-"""Hand-over as a satellite of the controller: proposers, and tasks that bring images and end loans."""
+"""Hand-over as a satellite of the controller: proposers, and tasks that bring images, end loans and read models."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +11,7 @@ from tessera.handover.ended_loans import EndedLoans
 from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import ImagePulls
 from tessera.handover.inheritance import Inheritance
+from tessera.handover.local_models import LocalModels
 from tessera.handover.reserved_images import ReservedImages
 from tessera.handover.spares import Spares
 from tessera.handover.workloads import WorkloadReader
@@ -56,6 +57,7 @@ class HandOverSatellite:
             term.owner_readers.append(WorkloadReader(term.runtime.client).read)
             term.tasks.append(Task(name="pulls of images", run=ImagePulls(term).run))
             term.tasks.append(Task(name="ends of loans", run=EndedLoans(term).run))
+            term.tasks.append(Task(name="models of nodes", run=LocalModels(term).run))
 
         process.proposers.append(self.make)
         yield join

@@ -66,7 +66,7 @@ class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
         step: what happens, as :class:`.UpdateStep` has it.
         state: the same in some words.
         stuck: it does not go on before a person acts.
-        text: the same as ``tessera why`` says it of the pod that is next.
+        text: what ``tessera why`` says of the pod that is next, after its name.
         said: what the server or kubelet says against it.
         since: Unix time since when; 0 if not known.
         new: pods of the new revision that wait, or that start where an old one waits.
@@ -258,7 +258,7 @@ def _update(updating: Sequence[QueuedPod], held: Sequence[_Held]) -> ServiceUpda
     whys = [(row, row.why) for row in updating if isinstance(row.why, OldPods)]
     if not whys:
         return None
-    from tessera.reasons.words import sentence, steps
+    from tessera.reasons.words import steps, verdict
 
     first, reason = min(whys, key=lambda each: each[1].step in {UpdateStep.FOLLOW, UpdateStep.BACK})
     is_back = reason.step is UpdateStep.BACK
@@ -269,7 +269,7 @@ def _update(updating: Sequence[QueuedPod], held: Sequence[_Held]) -> ServiceUpda
         step=reason.step.value,
         state=_STATES[reason.step],
         stuck=reason.step in _STUCK,
-        text=sentence(reason),
+        text=f"pod {first.name} {verdict(reason)}",
         said=reason.said,
         since=reason.since,
         new=others if is_back else waiting,

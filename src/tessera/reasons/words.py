@@ -195,8 +195,8 @@ _OLD_PODS = {
     UpdateStep.STAY: "an old pod of its own Deployment holds what it needs, and ends only when this one is ready"
     " (maxUnavailable 0): neither goes on by itself",
     UpdateStep.FOLLOW: "it gets the slots of an old pod of its own Deployment once the new pods before it are ready",
-    UpdateStep.SHORT: "it gets the slots of an old pod of its own Deployment once as many pods are ready as that wants,"
-    " and progressDeadlineSeconds after its own creation at the latest",
+    UpdateStep.SHORT: "it gets the slots of an old pod once its Deployment has all ready pods that it wants, or once"
+    " this pod is progressDeadlineSeconds old",
     UpdateStep.PULL: "it gets the slots of an old pod of its own Deployment once its images are on that pod's node",
     UpdateStep.IMAGE: "an old pod of its own Deployment holds what it needs, and serves on: its node does not get an"
     " image of this pod",

@@ -12,11 +12,13 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName
 from tessera.clock import rfc3339
 from tessera.controller.base import PREFERENCE_PRICES
+from tessera.controller.cluster.storage import NodeModels
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_constraints import read_images
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_preferences import PREFERENCES, read_preferences
-from tessera.controller.slicing.state.events import NodeObserved
+from tessera.controller.slicing.state.events import NodeObserved, StorageObserved
+from tessera.handover.local_models import MODELS, read_models
 from tessera.kube.resources import Node, Pod
 from tessera.limits.nodes import NODE_IMAGES
 
@@ -374,6 +376,18 @@ def test_an_image_that_has_gone_or_is_small_decides_nothing(cluster: SlicerClust
     assert nodes(cluster, pod) == plain
 
 
+@pytest.mark.parametrize("size", [0, 1, 1 << 62])
+def test_what_a_node_says_of_an_images_size_counts_for_no_other_node(cluster: SlicerCluster, size: int) -> None:
+    with_images(cluster, "n6", {"big:1": 9000 * MIB})
+    with_images(cluster, "n7", {"big:1": size})
+    change_node(cluster, "n7", cordoned=True)
+    pod = cluster.pod("pod", "7g.40gb", images=("big:1",), created=rfc3339(cluster.date))
+    assert nodes(cluster, pod) == ["n6"]
+    with_images(cluster, "n7", {})
+    met = cluster.slicer.planner.preferences_met(pod, NodeName("n6"))
+    assert [(each.text, *found) for each, found in met.items()] == [("nodes with the image big:1", True, 1, 1)]
+
+
 def test_what_the_manifest_prefers_and_other_replicas_go_before_images(cluster: SlicerCluster) -> None:
     with_images(cluster, "n6", {"big:1": 9000 * MIB})
     first = replica(cluster, "web-0", "3g.20gb", images=("big:1",))
@@ -415,6 +429,50 @@ def test_a_pod_with_a_dataset_of_fluid_goes_where_its_cache_is(cluster: SlicerCl
     assert [each.text for each in cluster.slicer.planner.preferences_met(pod, NodeName("n6"))] == [
         "nodes with the cache of dataset default/llama (Fluid)"
     ]
+
+
+MODEL = ("internal.serving.kserve.io/localmodel", "llama")
+
+
+@pytest.mark.parametrize(
+    ("labels", "home"),
+    [((MODEL,), "n6"), ((MODEL, ("internal.serving.kserve.io/localmodel-namespace", "default")), "n5")],
+)
+def test_a_pod_of_kserve_goes_where_its_model_is(cluster: SlicerCluster, labels: Any, home: str) -> None:
+    downloaded = {"modelStatus": {"llama": "ModelDownloaded", "other": "ModelDownloaded"}}
+    for item in (
+        {"metadata": {"name": "n6"}, "status": downloaded},
+        {"metadata": {"name": "n5"}, "status": {"modelStatus": {"default/llama": "ModelDownloaded"}}},
+        {"metadata": {"name": "n4"}, "status": {"modelStatus": {"llama": "ModelDownloading", "default/llama": {}}}},
+        {"metadata": {"name": "gone"}, "status": downloaded},
+    ):
+        found = read_models(item)
+        assert found is not None
+        cluster.slicer.handle(StorageObserved(found, deleted=found.node == "gone"))
+    facts = {"claims": ("default/llama-gpus",), "labels": labels, "created": rfc3339(cluster.date)}
+    pod = cluster.pod("pod", "7g.40gb", **facts)
+    assert nodes(cluster, pod) == [home]
+    met = cluster.slicer.planner.preferences_met(pod, NodeName(home))
+    model = "llama" if home == "n6" else "default/llama"
+    assert [(each.text, *found) for each, found in met.items()] == [
+        (f"nodes with the cached model {model} (KServe)", True, 1, 1)
+    ]
+    cluster.remove(pod)
+    for node in ("n6", "n5"):
+        cluster.slicer.handle(StorageObserved(NodeModels(node, frozenset()), deleted=True))
+    assert nodes(cluster, cluster.pod("later", "7g.40gb", **facts)) != [home]
+
+
+@pytest.mark.parametrize("status", [None, [], {"modelStatus": ["llama"]}, {"modelStatus": None}, {}])
+def test_a_status_of_kserve_that_is_none_names_no_model(status: Any) -> None:
+    assert read_models({"metadata": {"name": "n"}, "status": status}) == NodeModels("n", frozenset())
+
+
+def test_of_a_node_that_claims_very_many_models_few_count() -> None:
+    status = {"modelStatus": {f"m{number}": "ModelDownloaded" for number in range(2 * MODELS)}}
+    found = read_models({"metadata": {"name": "n"}, "status": status})
+    assert found is not None
+    assert len(found.models) == MODELS
 
 
 # Odd manifests

@@ -1,6 +1,9 @@
-"""Claims, volumes, storage classes and CSI nodes of the cluster, by name."""
+"""Claims, volumes, storage classes, CSI nodes and local models of the cluster, by name."""
 
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from tessera.kube.resources import (
     CsiNode,
@@ -14,8 +17,15 @@ from tessera.kube.resources.meta import key_of
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 
 
+class NodeModels(msgspec.Struct, frozen=True):
+    """The models that KServe has brought to a node: names of LocalModelCaches, ``namespace/name`` of others."""
+
+    node: str
+    models: frozenset[str]
+
+
 #: The objects that decide where a pod's volumes can be.
-StorageObject = PersistentVolume | PersistentVolumeClaim | StorageClass | CsiNode
+StorageObject = PersistentVolume | PersistentVolumeClaim | StorageClass | CsiNode | NodeModels
 
 
 @dataclass(slots=True)
@@ -31,6 +41,7 @@ class Storage:
     volumes: dict[str, PersistentVolume] = field(default_factory=dict)
     classes: dict[str, StorageClass] = field(default_factory=dict)
     csi_nodes: dict[str, CsiNode] = field(default_factory=dict)
+    models: dict[str, frozenset[str]] = field(default_factory=dict)
     free: dict[str, dict[str, PersistentVolume]] = field(default_factory=dict)
     reserved: dict[str, PersistentVolume] = field(default_factory=dict)
 
@@ -39,24 +50,25 @@ class Storage:
         match item:
             case PersistentVolume():
                 self.put_volume(item)
-            case PersistentVolumeClaim():
-                self.claims[key_of(item)] = item
-            case StorageClass():
-                self.classes[key_of(item)] = item
-            case CsiNode():
-                self.csi_nodes[key_of(item)] = item
+            case NodeModels():
+                self.models[item.node] = item.models
+            case _:
+                self._like(item)[key_of(item)] = item
 
     def drop(self, item: StorageObject) -> None:
         """Forgets a deleted object."""
         match item:
             case PersistentVolume():
                 self.drop_volume(item.metadata.name)
-            case PersistentVolumeClaim():
-                self.claims.pop(key_of(item), None)
-            case StorageClass():
-                self.classes.pop(key_of(item), None)
-            case CsiNode():
-                self.csi_nodes.pop(key_of(item), None)
+            case NodeModels():
+                self.models.pop(item.node, None)
+            case _:
+                self._like(item).pop(key_of(item), None)
+
+    def _like(self, item: PersistentVolumeClaim | StorageClass | CsiNode) -> dict[str, Any]:
+        if isinstance(item, PersistentVolumeClaim):
+            return self.claims
+        return self.classes if isinstance(item, StorageClass) else self.csi_nodes
 
     def put_volume(self, volume: PersistentVolume) -> None:
         """Takes in a volume as it is now."""

@@ -10,6 +10,7 @@ none.
 from collections.abc import Hashable
 
 from tessera.api.names import NodeName
+from tessera.controller.filters.resources import Filter
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.reasons.node_rules import NodeRule, RuleKind
 
@@ -88,10 +89,8 @@ class NodeAvoidance:
         return frozenset(node for _, node in over)
 
 
-class AvoidedNodes:
+class AvoidedNodes(Filter):
     """Refuses nodes that the pod's owner avoids; a :class:`~tessera.controller.filters.resources.Filter`."""
-
-    freed_with_cards = False
 
     def __init__(self, avoidance: NodeAvoidance) -> None:
         self._avoidance = avoidance
@@ -105,9 +104,3 @@ class AvoidedNodes:
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the nodes that the pod's owner avoids, and if it pauses."""
         return (self._avoidance.pauses(pod.avoids_as), self._avoidance.nodes_of(pod.avoids_as))
-
-    def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Does nothing: planning a pod makes no node avoided."""
-
-    def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Does nothing: planning a pod makes no node avoided."""

@@ -10,13 +10,14 @@ selector admits, unless the constraint says otherwise; so it then counts over on
 asks for a minimum number of domains, the node itself must also have few enough of the counted pods.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex, SelectedPods
+from tessera.controller.filters.resources import Filter
 from tessera.controller.objects.pod_constraints import (
     ANY_ADDRESS,
     NO_RELATIONS,
@@ -28,7 +29,7 @@ from tessera.controller.objects.pod_constraints import (
     TopologySpread,
 )
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_preferences import Preference, dataset_preferences
+from tessera.controller.objects.pod_preferences import Preference, dataset_preferences, model_preferences
 from tessera.kube.resources import NodeSelectorRequirement
 from tessera.kube.resources.selectors import union
 from tessera.limits.planning import NEIGHBOUR_STEPS
@@ -49,7 +50,7 @@ _COMPARISONS_A_STEP = 2
 RuleMask = tuple[int, NodeRule]
 
 
-class HostPorts:
+class HostPorts(Filter):
     """NodePorts. :class:`PodAffinityFilter`, which shares the pods, counts the pods of the batch.
 
     Args:
@@ -57,11 +58,8 @@ class HostPorts:
         work: the work that the batch may still cost.
     """
 
-    freed_with_cards = False
-
     def __init__(self, pods: PodIndex, work: StepBudget) -> None:
-        self._pods = pods
-        self._work = work
+        self._pods, self._work = pods, work
         self._conflicts: dict[frozenset[HostPort], frozenset[HostPort]] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
@@ -77,12 +75,6 @@ class HostPorts:
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the ports that the pod uses."""
         return pod.ports
-
-    def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Does nothing: :class:`PodAffinityFilter` counts the pods of the batch."""
-
-    def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Does nothing: :class:`PodAffinityFilter` counts the pods of the batch."""
 
 
 def _conflicting_ports(ports: Iterable[HostPort]) -> Iterator[HostPort]:
@@ -131,21 +123,20 @@ class _PreferenceMasks:
     masks: Sequence[tuple[Preference, int]] = ()
 
 
-class PodAffinityFilter:
+class PodAffinityFilter(Filter):
     """PodTopologySpread and InterPodAffinity for one batch.
 
     Args:
         pods: the pods on the nodes; includes pods of the batch until :meth:`end`.
         nodes: the nodes, which do not change during the batch.
         work: the work that the batch may still cost.
+        models: by node, the models that it has.
     """
 
-    freed_with_cards = False
-
-    def __init__(self, pods: PodIndex, nodes: NodeIndex, work: StepBudget) -> None:
-        self._pods = pods
-        self._nodes = nodes
-        self._work = work
+    def __init__(
+        self, pods: PodIndex, nodes: NodeIndex, work: StepBudget, models: Mapping[str, Container[str]] | None = None
+    ) -> None:
+        self._pods, self._nodes, self._work, self._models = pods, nodes, work, models or {}
         #: By pod, its kind and the masks of that kind; ``_shared`` has one value for each kind.
         self._kinds: dict[PodUid, _Kind] = {}
         self._answers: dict[PodUid, _KindMasks] = {}
@@ -224,6 +215,7 @@ class PodAffinityFilter:
         yield from pod.preferences
         tested = {test.key for each in pod.preferences for test in _node_tests(each)}
         yield from dataset_preferences(pod.claims, lambda key: key not in tested and bool(self._nodes.domains(key)))
+        yield from model_preferences(pod.labels, self._models)
 
     def _preference_mask(self, preference: Preference, pod: PodInfo) -> int:
         match preference.rule:

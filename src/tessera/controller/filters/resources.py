@@ -24,34 +24,32 @@ class Filter(Protocol):
             about a node whose cards have no room.
     """
 
-    freed_with_cards: bool
+    freed_with_cards: bool = False
 
     def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
         """Returns the rule by which the pod cannot run on the node beside its pods and the batch's; None if it can."""
         ...
 
     def kind(self, pod: PodInfo) -> Hashable:
-        """Returns a key; the filter gives the same answers for pods with equal keys."""
-        ...
+        """Returns a key; the filter gives the same answers for pods with equal keys; by default the amounts."""
+        return tuple(sorted(pod.amounts.items()))
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Notes that the batch puts the pod on the node."""
-        ...
+        """Notes that the batch puts the pod on the node; by default that changes nothing."""
+        del pod, node
 
     def unreserve(self, pod: PodInfo, node: NodeName) -> None:
         """Notes that the batch takes the pod back."""
-        ...
+        del pod, node
 
 
-class FreeAmounts:
+class FreeAmounts(Filter):
     """NodeResourcesFit: CPU, memory, number of pods and all other counted resources.
 
     Args:
         nodes: the nodes, with their allocatable amounts.
         used: the amounts that pods hold on each node.
     """
-
-    freed_with_cards = False
 
     def __init__(self, nodes: Mapping[NodeName, NodeInfo], used: Mapping[NodeName, Amounts]) -> None:
         self._nodes = nodes
@@ -71,10 +69,6 @@ class FreeAmounts:
         used = self._used.get(node, {})
         taken = self._reserved.get(node)
         return used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
-
-    def kind(self, pod: PodInfo) -> Hashable:
-        """Returns the amounts that the pod requests."""
-        return tuple(sorted(pod.amounts.items()))
 
     def reserve(self, pod: PodInfo, node: NodeName) -> None:
         """Counts the amounts that the pod will hold; a bound pod is counted already."""
@@ -97,7 +91,7 @@ class FreeDevices(FreeAmounts):
         return next(device_shortages(pod.amounts, self._used_amounts(pod, node), self._nodes[node]), None)
 
 
-class OfferedDevices:
+class OfferedDevices(Filter):
     """Shortages of agent resources that remain when slices end: kubelet publishes too little, or other pods hold them.
 
     Kubelet publishes 0 devices as soon as the agent is gone.
@@ -108,17 +102,13 @@ class OfferedDevices:
         used_without_slices: returns the amounts that pods without slices hold on a node; called only when needed.
     """
 
-    freed_with_cards = False
-
     def __init__(
         self,
         nodes: Mapping[NodeName, NodeInfo],
         used: Mapping[NodeName, Amounts],
         used_without_slices: Callable[[NodeName], Amounts],
     ) -> None:
-        self._nodes = nodes
-        self._used = used
-        self._used_without_slices = used_without_slices
+        self._nodes, self._used, self._used_without_slices = nodes, used, used_without_slices
         self._used_by_others: dict[NodeName, Amounts] = {}
 
     def refusal(self, pod: PodInfo, node: NodeName) -> NodeRule | None:
@@ -129,16 +119,6 @@ class OfferedDevices:
         if node not in self._used_by_others:
             self._used_by_others[node] = self._used_without_slices(node)
         return next(device_shortages(pod.amounts, self._used_by_others[node], facts), None)
-
-    def kind(self, pod: PodInfo) -> Hashable:
-        """Returns the amounts that the pod requests."""
-        return tuple(sorted(pod.amounts.items()))
-
-    def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Does nothing: slices of the batch do not matter here."""
-
-    def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Does nothing: slices of the batch do not matter here."""
 
 
 def first_shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeInfo) -> NodeRule | None:

@@ -16,6 +16,7 @@ from tessera.api.names import NodeName
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage
+from tessera.controller.filters.resources import Filter
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.quantity import integer_value
@@ -66,7 +67,7 @@ class _AllowedNodes:
     unprovisioned: tuple[str, ...] = ()
 
 
-class VolumeFilter:
+class VolumeFilter(Filter):
     """The filter of one batch.
 
     Args:
@@ -75,12 +76,8 @@ class VolumeFilter:
         nodes: the nodes.
     """
 
-    freed_with_cards = False
-
     def __init__(self, storage: Storage, pods: PodIndex, nodes: NodeIndex) -> None:
-        self._storage = storage
-        self._pods = pods
-        self._nodes = nodes
+        self._storage, self._pods, self._nodes = storage, pods, nodes
         self._allowed: dict[tuple[str, ...], _AllowedNodes] = {}
         self._masks: dict[bytes, tuple[int, ...]] = {}
         self._steps = 0
@@ -105,12 +102,6 @@ class VolumeFilter:
     def kind(self, pod: PodInfo) -> Hashable:
         """Returns the claims that the pod uses."""
         return pod.claims
-
-    def reserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Does nothing: the index of pods counts the claims."""
-
-    def unreserve(self, pod: PodInfo, node: NodeName) -> None:
-        """Does nothing: the index of pods counts the claims."""
 
     # All nodes at once
 

@@ -221,16 +221,16 @@ class ConstraintInformers(ClusterInput):
     def __init__(self, runtime: KubeRuntime, slicer: Slicer, changed: Callable[[], None]) -> None:
         super().__init__(runtime, slicer, changed)
         namespaces = self._watch(NAMESPACES)
-        claims = self._watch(PERSISTENT_VOLUME_CLAIMS)
-        volumes = self._watch(PERSISTENT_VOLUMES)
-        classes = self._watch(STORAGE_CLASSES)
-        csi_nodes = self._watch(CSI_NODES)
         namespaces.add_handler(self._namespace_changed)
-        claims.add_handler(self._storage_changed)
-        volumes.add_handler(self._storage_changed)
-        classes.add_handler(self._storage_changed)
-        csi_nodes.add_handler(self._storage_changed)
-        self._informers: Sequence[Informer[Any]] = (namespaces, claims, volumes, classes, csi_nodes)
+        stored: Sequence[Informer[Any]] = (
+            self._watch(PERSISTENT_VOLUME_CLAIMS),
+            self._watch(PERSISTENT_VOLUMES),
+            self._watch(STORAGE_CLASSES),
+            self._watch(CSI_NODES),
+        )
+        for each in stored:
+            each.add_handler(self._storage_changed)
+        self._informers: Sequence[Informer[Any]] = (namespaces, *stored)
 
     async def run(self) -> None:
         """Watches until cancelled; the slicer tests claims once everything is listed."""

@@ -4,12 +4,14 @@ Among places that cost the packing nothing more, the controller takes one on a n
 Kubernetes' scheduler adds further scores, and gets no choice: the controller pins the pod to its node.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from tessera.api.pods.size_limits import selector_values
 from tessera.controller.objects.pod_constraints import (
+    NAME_FIELD,
+    Labels,
     NodeConstraints,
     PodAffinityRule,
     TopologySpread,
@@ -24,6 +26,9 @@ SPREAD_WEIGHT = 100
 #: Label of Fluid's nodes with a worker of a dataset, ``fluid.io/s-NAMESPACE-NAME: "true"``; from so many characters on
 #: it is a hash (Fluid, ``pkg/utils/label.go``).
 _FLUID_WORKER, _FLUID_LABEL = "fluid.io/s-", 63
+#: Labels by KServe: the LocalModelCache with a pod's model; or the LocalModelNamespaceCache, and its namespace.
+_MODEL = "internal.serving.kserve.io/localmodel"
+_MODEL_NAMESPACE = f"{_MODEL}-namespace"
 #: Most preferences of one kind that count, the first ones.
 PREFERENCES = 16
 
@@ -68,6 +73,22 @@ def dataset_preferences(claims: Sequence[str], has_label: Callable[[str], bool])
             test = NodeSelectorRequirement(key=key, operator="In", values=("true",))
             rule = NodeConstraints(terms=(NodeSelectorTerm(match_expressions=(test,)),))
             yield Preference(SPREAD_WEIGHT, rule, text=f"nodes with the cache of dataset {claim} (Fluid)")
+
+
+def model_preferences(labels: Labels, models: Mapping[str, Container[str]]) -> Iterator[Preference]:
+    """Yields a preference for the nodes that have a pod's model. KServe itself asks for the cache's node group only.
+
+    Args:
+        labels: the pod's.
+        models: by node, the models that it has.
+    """
+    found = dict(labels)
+    namespace, name = found.get(_MODEL_NAMESPACE), found.get(_MODEL, "")
+    model = f"{namespace}/{name}" if namespace else name
+    if nodes := tuple(sorted(node for node, has in models.items() if model in has)):
+        test = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=nodes)
+        rule = NodeConstraints(terms=(NodeSelectorTerm(match_fields=(test,)),))
+        yield Preference(SPREAD_WEIGHT, rule, text=f"nodes with the cached model {model} (KServe)")
 
 
 def _preferences(pod: Pod) -> Iterator[Preference]:

@@ -183,8 +183,12 @@ class Planner:
                 index = self._cluster.index
                 every, opened = index.selected_nodes(ANYWHERE), index.open_to(pod.constraints)
                 found = list(affinity.preferences(pod) if affinity is not None else ())
-                for image, points, mask in index.images.points(pod.images, opened):
-                    found.append((Preference(points, ANYWHERE, text=f"nodes with the image {image}"), mask))
+                images: dict[str, int] = {}
+                for image, _, mask in index.images.points(pod.images, opened):
+                    images[image] = images.get(image, 0) | mask
+                found += [
+                    (Preference(0, ANYWHERE, text=f"nodes with the image {each}"), images[each]) for each in images
+                ]
                 return {
                     each: (bool(mask & index.mask_of(node)), (mask & every).bit_count(), (mask & opened).bit_count())
                     for each, mask in found
@@ -269,7 +273,7 @@ class Planner:
         preferences = pods is not None and any(pod.preferences for pod in pods)
         affinity: PodAffinityFilter | None = None
         if special or preferences or cluster.placed_pods.holders:
-            affinity = PodAffinityFilter(cluster.placed_pods, cluster.index, work)
+            affinity = PodAffinityFilter(cluster.placed_pods, cluster.index, work, cluster.storage.models)
         claims = special and cluster.storage_listed
         try:
             yield (
