@@ -33,6 +33,7 @@ import yaml
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
+from tessera.cli.install.choices import SavedOptions, save
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
 from tessera.doctor.manifests import images, install_manifests
 from tessera.driver.resolution import ImageQuery
@@ -335,6 +336,10 @@ class LabProcess:
             claim_driver=lab.claim_driver or "",
             claim_placement=lab.claim_placement,
         )
+        words = ["--no-dashboard"] if lab.virtual_time else []
+        if lab.claim_driver:
+            words += [f"--claim-driver={lab.claim_driver}", f"--claim-placement={lab.claim_placement}"]
+        await save(client, SavedOptions(words))
         slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         hooks = Informer(client, MUTATING_WEBHOOKS.as_dicts(), clock=clock, rng=rng)
         watched = InformerGroup(nodes, slices, hooks)
