@@ -116,7 +116,7 @@ def lease(name: str, age: float) -> Mapping[str, Any]:
 def webhook(hours: int | None) -> Mapping[str, Any]:
     if hours is None:
         return {"webhooks": [{"clientConfig": {}}]}
-    bundle = base64.b64encode(Authority().issue("webhook", (-99, hours)).pem).decode()
+    bundle = base64.b64encode(Authority(hours=(-99, hours)).pem).decode()
     return {"webhooks": [{"clientConfig": {"caBundle": bundle}}]}
 
 
@@ -295,6 +295,15 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ),
     ("refused", FORBIDDEN, "device-access", Verdict.UNKNOWN, "Forbidden"),
     ("exempt", FORBIDDEN, "device-access", Verdict.UNKNOWN, "Forbidden"),
+    (
+        "past",
+        {"problem": "Prometheus does not answer"},
+        "page-prometheus",
+        Verdict.WARNING,
+        "Prometheus does not answer",
+    ),
+    ("past", {"empty": ["sum(a{})"]}, "page-prometheus", Verdict.WARNING, "has no values for: sum(a{})"),
+    ("past", FORBIDDEN, "page-prometheus", Verdict.UNKNOWN, "Forbidden"),
     ("leader", MISSING, "leader", Verdict.ERROR, "no controller"),
     ("leader", FORBIDDEN, "leader", Verdict.UNKNOWN, "Forbidden"),
     ("leader", lease("tessera-controller", 31), "leader", Verdict.ERROR, "31 s ago"),

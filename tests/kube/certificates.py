@@ -25,13 +25,16 @@ class Certificate(msgspec.Struct, frozen=True):
 
 
 class Authority:
-    """Signs certificates for an address or a name. Its own is signed by the one above, or by itself."""
+    """Signs certificates for an address or a name. Its own is signed by the one above, or by itself.
 
-    def __init__(self, above: "Authority | None" = None) -> None:
+    It is valid for these hours from now on.
+    """
+
+    def __init__(self, above: "Authority | None" = None, hours: tuple[int, int] = (-1, 1)) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("test authority" if above is None else "lower authority")
         self._certificate = (above or self)._sign(
-            self._name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=None)
+            self._name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=None), hours
         )
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 

@@ -22,7 +22,7 @@ from tests.monitoring.prometheus_server import Prometheus, filled
 from tests.support.api_user import ManualClock
 from tests.support.ports import free_port
 
-from tessera.dashboard.past import RANGES, PastReader, Subject, make_prometheus
+from tessera.dashboard.past import RANGES, PastReader, Subject, make_prometheus, queries
 
 #: Scrapes after which rates and their rules have values.
 SCRAPES = 4
@@ -191,6 +191,8 @@ async def test_the_live_page_takes_only_series_with_its_label(server: Prometheus
     assert page is not None
     found = await PastReader(page, clock).read("15m", Subject(), "ana")
     assert {value for values in found.curves.values() for value in values} == {None}
+    empty = await PastReader(page, clock).find_empty("ana")
+    assert set(empty) == set(queries(Subject(), page.labels).values())
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)

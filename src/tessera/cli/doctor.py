@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import CommandError, cluster_options, connect_transport, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, connect, connect_transport, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.controller_options import check_image
 from tessera.cli.base.grammar import Output, output_option
@@ -100,7 +100,7 @@ async def _examine(
     from tessera.doctor.examination import examine
     from tessera.doctor.image_trial import try_image
 
-    async with connect_transport("tessera-doctor", kubeconfig, context) as (client, _):
+    async with connect("tessera-doctor", kubeconfig, context) as client:
         tried = [] if image is None else [await try_image(client, SystemClock(), image, namespace)]
         return [*tried, *await examine(client, SystemClock(), namespace)]
 

@@ -160,14 +160,13 @@ def _is_mirrored(pod: Pod, pods: Sequence[Pod], page: QueuePage | None) -> bool:
     """True if an explanation of the pod rests on nothing but what the page mirrors and the controller's queue.
 
     ResourceClaims, Kueue's Workloads and the Deployments of old pods are read by the command itself. Of a pod that
-    waits, a row in the queue shows that a controller runs.
+    waits, the queue shows that a controller runs, also while a new pod has no row in it yet.
     """
     if pod.spec.resource_claims or is_queued(pod):
         return False
     if pod.spec.node_name:
         return True
-    listed = page is not None and any(each.uid == pod.metadata.uid for each in page.pods)
-    return listed and not old_pods(pods, pod)
+    return page is not None and page.leads and not old_pods(pods, pod)
 
 
 def explain_node_of(objects: Objects, name: str, unanswered: Sequence[SilentNode] = ()) -> ExplanationReport:

@@ -98,14 +98,14 @@ class PageReplica:
             account="the page's account",
         )
         explainer = PrivateExplainer(self._source, self._feeds.redactor)
-        answers = ViewAnswers(self._source, explainer, rights, self._feeds.redactor, clock)
+        past = PastReader(options.prometheus, clock) if options.prometheus is not None else None
+        answers = ViewAnswers(self._source, explainer, rights, self._feeds.redactor, clock, past)
         self._api = ViewApi(client, clock, rng, answers)
         self._tls = _Certificate(options.tls_folder) if options.tls_folder is not None else None
         names = PageNames(options.origins, loopback=True)
         context = self._tls.context if self._tls is not None and self._tls.load() else None
         address = PageAddress(options.address, options.port or 0, names, context, options.provider)
         events = PodEvents(client, own_account=False)
-        past = PastReader(options.prometheus, clock) if options.prometheus is not None else None
         self._server = PageServer(self._feeds, explainer.explain, address, gate, events=events.read, past=past)
 
     def metrics_text(self) -> None:

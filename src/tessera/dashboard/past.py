@@ -223,6 +223,17 @@ class PastReader:
         finally:
             self._asking -= Counter({key: 1})
 
+    async def find_empty(self, key: str) -> Sequence[str]:
+        """The queries of the cluster's curves that found nothing in the shortest range, for a visitor.
+
+        Raises:
+            PastError: the server answers none.
+            NotNowError: the visitor waits for several answers already.
+        """
+        found = await self.read(next(iter(RANGES)), Subject(), key)
+        wanted = queries(Subject(), self._prometheus.labels)
+        return [wanted[name] for name, values in found.curves.items() if all(each is None for each in values)]
+
     async def _kept(self, span: str, subject: Subject, wanted: Mapping[str, str]) -> PastDocument:
         seconds, step = RANGES[span]
         end = int(self._clock.now() // step) * step

@@ -138,6 +138,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         kueue: Kueue; missing if it is not installed.
         external_metrics: the Service, as ``NAMESPACE/NAME``, that serves ``external.metrics.k8s.io``; empty for none.
         claims: what claims rest on; None if it is not known under which name Tessera serves any.
+        past: what the live page says of its Prometheus (``pasts`` of ``view.tessera.dev``); None without one.
         skew: seconds by which the API server's clock is ahead of the asker's.
         now: the API server's time, in seconds since 1970.
     """
@@ -163,5 +164,6 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     external_metrics: str | Refusal = ""
     kueue: KueueFacts | Refusal = Refusal("Kueue is not installed", missing=True)
     claims: ClaimFacts | Refusal | None = None
+    past: Object | Refusal | None = None
     skew: float | Refusal
     now: float

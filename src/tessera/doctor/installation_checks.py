@@ -1,13 +1,14 @@
 """Checks of Tessera itself: its processes, its webhook with certificates, what the asker may do."""
 
 import base64
-import binascii
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, DEVICE_ACCESS_POLICY, SYSTEM_NAMESPACE
+from tessera.api.nodes.node_cards import is_gpu_node
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.api.nodes.node_marks import AGENT_DAEMON_SET
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP, parse_repairs
@@ -71,6 +72,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     yield _leader(facts)
     yield from _webhook(facts)
     yield _trial(facts.trial)
+    yield _past(facts)
 
 
 def _is_absent(facts: ClusterFacts) -> bool:
@@ -394,14 +396,17 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _last_day(bundle: str) -> float:
-    """The latest end of the certificates in a bundle; 0 if none can be read."""
-    from cryptography import x509
+    """The latest end of the authorities in a bundle; 0 if none can be read.
 
+    By the standard library: the import of cryptography takes a sixth of the command's CPU time.
+    """
+    store = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        found = x509.load_pem_x509_certificates(base64.b64decode(bundle, validate=True))
-    except (ValueError, binascii.Error):
+        store.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
+    except (ValueError, ssl.SSLError):
         return 0.0
-    return max(each.not_valid_after_utc.timestamp() for each in found)
+    ends = (ssl.cert_time_to_seconds(str(each["notAfter"])) for each in store.get_ca_certs())
+    return float(max(ends, default=0.0))
 
 
 def _trial(trial: Object | Refusal) -> Finding:
@@ -419,3 +424,25 @@ def _trial(trial: Object | Refusal) -> Finding:
         return unknown(check, f"not examined: {one_line(trial.reason, 300)}", advice)
     text = f"a pod that the webhook must refuse is admitted (dry run; it asks for {TRIAL_RESOURCE} alone)"
     return error(check, text, "see MutatingWebhookConfiguration tessera-webhook: somebody changed its rules")
+
+
+def _past(facts: ClusterFacts) -> Finding:
+    """Whether the live page gets its curves from the Prometheus that it was given."""
+    check, past = "page-prometheus", facts.past
+    if past is None:
+        return ok(check, "the live page has no Prometheus: its curves are of the last hours, from its own memory")
+    if isinstance(past, Refusal):
+        return unknown(check, f"not examined: {one_line(past.reason, 300)}", "see the pods of tessera-dashboard")
+    if problem := past.get("problem"):
+        advice = (
+            "correct the address: tessera install --reuse --dashboard-prometheus URL; for a token or an authority, the"
+            " Secret tessera-dashboard-prometheus; docs/live-page.md"
+        )
+        return warning(check, f"the live page has no past curves: {one_line(problem, 300)}", advice)
+    empty = [one_line(each, 300) for each in past.get("empty") or ()]
+    has_cards = isinstance(facts.nodes, Refusal) or any(is_gpu_node(each.metadata.labels) for each in facts.nodes)
+    if empty and has_cards:
+        text = f"the live page's Prometheus answers and has no values for: {'; '.join(empty)}"
+        advice = "let it read Tessera's metrics and the recording rules (docs/see-it.md#prometheus), with these labels"
+        return warning(check, text, advice)
+    return ok(check, "the live page's Prometheus answers its queries")

@@ -68,6 +68,8 @@ POLICY_BINDINGS: Resource[dict[str, Any]] = Resource(
     False,
     dict,
 )
+#: What the live page tells of its Prometheus.
+PASTS: Resource[dict[str, Any]] = Resource("view.tessera.dev", "v1alpha1", "pasts", "Past", True, dict)
 #: Series by which the API server tells its feature gates (Kubernetes, ``kubernetes_feature_enabled``).
 _GATE = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]+)",stage="[A-Z]*"\} ([01])', re.MULTILINE)
 
@@ -110,6 +112,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
     known = driver or not isinstance(pods.result(), Refusal)
     by_scheduler = "--claim-placement=scheduler" in _arguments(pods.result())
     claims = await try_to_read(_claims(client, driver, by_scheduler=by_scheduler)) if known else None
+    has_past = any(each.startswith("--prometheus=") for each in _arguments(pods.result()))
+    past = await try_to_read(_get(client, PASTS, "cluster", trial_namespace)) if has_past else None
     return ClusterFacts(
         version=version,
         skew=skew,
@@ -134,6 +138,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         kueue=kueue.result(),
         external_metrics=external.result(),
         claims=claims,
+        past=past,
     )
 
 

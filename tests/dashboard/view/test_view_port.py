@@ -12,6 +12,8 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
+from tests.dashboard.test_past import StandIn, matrix
 from tests.observe.conftest import AgentCluster, card, lease
 from tests.support.api_clients import in_process_client
 from tests.support.api_user import ApiUser, pod
@@ -22,10 +24,12 @@ from tessera.cli.queue import Wanted, lines_of, read
 from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
+from tessera.dashboard.past import Prometheus
 from tessera.dashboard.view.explanations import read_view
 from tessera.dashboard.view.objects import GPU_HOURS, MAPS, RESOURCES, USAGES, WAITING_PODS
 from tessera.dashboard.view.run import API_SERVICE
 from tessera.doctor.manifests import deploy_folder
+from tessera.doctor.reading import read_facts
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.reasons.reason import Blocker, Full
@@ -103,7 +107,7 @@ def shipped(kind: str, name: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[Served]:
+async def served(prometheus: Prometheus | None = None) -> AsyncIterator[Served]:
     cluster, port, clock = AgentCluster(), free_port(), SystemClock()
     await cluster.begin()
     page = NodeUsage(node="machine-1", cards=(card(),), leases=(lease("alpha"), lease("beta", namespace="other")))
@@ -112,7 +116,7 @@ async def served() -> AsyncIterator[Served]:
     proxy.announce(cluster.server.core)
     await cluster.api("POST", SERVICES, shipped("APIService", API_SERVICE))
     await cluster.api("POST", f"{RBAC}/clusterroles", shipped("ClusterRole", "tessera-view"))
-    options = PageOptions(address="127.0.0.1", port=None, http_port=None, api_port=port)
+    options = PageOptions(address="127.0.0.1", port=None, http_port=None, api_port=port, prometheus=prometheus)
     client = in_process_client(cluster.server, clock, "page", "system:masters")
     running = asyncio.create_task(PageReplica(options, client, clock, random.Random(1)).run())
     found = Served(cluster, port)
@@ -319,7 +323,7 @@ async def test_an_answer_is_complete_if_its_reader_may_list_what_it_rests_on() -
         await view.admin("POST", "/api/v1/namespaces/team/pods", {**pod("runs"), "status": {"phase": "Running"}})
         runs = f"{API}/namespaces/team/explanations/runs"
         await view.until(runs, b"report")
-        assert not (await view.admin("GET", runs))["complete"], "it has no node, and the controller does not list it"
+        assert not (await view.admin("GET", runs))["complete"], "it has no node, and no controller answers"
         binding = {"target": {"kind": "Node", "name": "machine-1"}}
         await view.admin("POST", "/api/v1/namespaces/team/pods/runs/binding", binding)
         await view.until(runs, b'"complete":true')
@@ -334,6 +338,32 @@ async def test_an_answer_is_complete_if_its_reader_may_list_what_it_rests_on() -
         await view.admin("POST", f"{RBAC}/namespaces/team/rolebindings", bound)
         assert (await view.user("bob")("GET", runs))["complete"]
         assert not (await view.user("cy")("GET", runs))["complete"]
+        await view.admin("POST", "/api/v1/namespaces/team/pods", pod("waits"))
+        await view.cluster.add_controller(QueuePage(leads=True, taken=SystemClock().now()))
+        # The controller has not listed it in a round yet, so nobody could tell more.
+        await view.until(f"{API}/namespaces/team/explanations/waits", b'"complete":true')
+
+
+async def test_the_pages_prometheus_is_told_to_the_doctor() -> None:
+    async with StandIn().serve() as stand_in:
+        values = [(SystemClock().now(), "1")]
+        stand_in.answer = lambda form: web.Response(body=matrix(*([] if "busy" in form["query"] else [values])))
+        async with served(Prometheus(stand_in.url)) as view:
+            client = in_process_client(view.cluster.server, SystemClock(), "doctor", "system:masters")
+            assert (await read_facts(client, SystemClock(), "team")).past is None, "the page's pod names none"
+            page = pod("tessera-dashboard-1")
+            page["spec"]["containers"][0]["args"] = [f"--prometheus={stand_in.url}"]
+            await view.admin("POST", "/api/v1/namespaces/tessera-system/pods", page)
+            found = (await read_facts(client, SystemClock(), "team")).past
+            assert isinstance(found, dict)
+            assert found["empty"] == ["avg(tessera:gpu_busy:ratio{})"]
+    async with served(Prometheus("http://127.0.0.1:1/prom")) as view:
+        found = await view.admin("GET", f"{API}/namespaces/team/pasts/cluster")
+        assert found["problem"].startswith("Prometheus does not answer: ClientConnectorError")
+        await view.allow("ann", "team")
+        assert (await view.user("ann")("GET", f"{API}/namespaces/team/pasts/cluster"))["problem"] == (
+            "Prometheus does not answer"
+        )
 
 
 async def test_one_who_asks_without_end_takes_no_answer_from_another() -> None:

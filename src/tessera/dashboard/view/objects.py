@@ -1,8 +1,9 @@
 """The objects of the API ``view.tessera.dev/v1alpha1``, as the page's process writes and the commands read them.
 
 All are in a namespace. What they tell of is the whole cluster, with the names that the user may see; RBAC decides by
-the namespace who may ask. ``usages``, ``maps``, ``waitingpods`` and ``gpuhours`` have one object each, with
-the name ``cluster``; ``explanations`` have one for each pod of the namespace. They can be read, not written or watched.
+the namespace who may ask. ``usages``, ``maps``, ``waitingpods``, ``gpuhours`` and ``pasts`` have one object
+each, with the name ``cluster``; ``explanations`` have one for each pod of the namespace. They can be read, not written
+or watched.
 """
 
 from collections import Counter
@@ -123,8 +124,23 @@ class GpuHours(Wire, frozen=True, kw_only=True):
     record: str = ""
 
 
+class Past(Wire, frozen=True, kw_only=True):
+    """Whether the page's Prometheus has the past of its curves, as ``tessera doctor`` says it.
+
+    Attributes:
+        metadata: the namespace of the request.
+        problem: why it answers no queries; empty if it does.
+        empty: the queries of the cluster's curves that found nothing in the last minutes.
+    """
+
+    metadata: ObjectMeta = ObjectMeta()
+    problem: str = ""
+    empty: tuple[str, ...] = ()
+
+
 USAGES = Resource(GROUP, VERSION, "usages", "Usage", True, Usage)
 MAPS = Resource(GROUP, VERSION, "maps", "Map", True, Map)
 WAITING_PODS = Resource(GROUP, VERSION, "waitingpods", "WaitingPods", True, WaitingPods)
 GPU_HOURS = Resource(GROUP, VERSION, "gpuhours", "GpuHours", True, GpuHours)
-RESOURCES = (USAGES, MAPS, EXPLANATIONS, WAITING_PODS, GPU_HOURS)
+PASTS = Resource(GROUP, VERSION, "pasts", "Past", True, Past)
+RESOURCES = (USAGES, MAPS, EXPLANATIONS, WAITING_PODS, GPU_HOURS, PASTS)

@@ -17,14 +17,16 @@ from tessera.access.agent_pages import FleetUsage
 from tessera.access.reviewer import Person
 from tessera.clock import Clock
 from tessera.dashboard.access.rights import Rights
+from tessera.dashboard.access.visitors import NotNowError
 from tessera.dashboard.aliases import Aliases, name_own_nodes
 from tessera.dashboard.explainer import NAMESPACE_FACTS, PrivateExplainer
+from tessera.dashboard.past import PastError, PastReader
 from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view import external_metrics
 from tessera.dashboard.view.explanations import CLUSTER, EXPLANATIONS, GROUP, VERSION
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
-from tessera.dashboard.view.objects import GPU_HOURS, RESOURCES, USAGES, WAITING_PODS, make_map
+from tessera.dashboard.view.objects import GPU_HOURS, PASTS, RESOURCES, USAGES, WAITING_PODS, make_map
 from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.errors import ApiError, NotFound, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
@@ -62,16 +64,24 @@ class ViewAnswers:
         rights: what persons may see.
         redactor: gives the aliases of the page.
         clock: the time.
+        past: asks the page's Prometheus; None without one.
     """
 
-    def __init__(
-        self, source: ClusterSource, explainer: PrivateExplainer, rights: Rights, redactor: Redactor, clock: Clock
+    def __init__(  # noqa: PLR0917 - the parts of a replica
+        self,
+        source: ClusterSource,
+        explainer: PrivateExplainer,
+        rights: Rights,
+        redactor: Redactor,
+        clock: Clock,
+        past: PastReader | None = None,
     ) -> None:
         self._source = source
         self._explainer = explainer
         self._rights = rights
         self._redactor = redactor
         self._clock = clock
+        self._past = past
         self._turns: FairTurns[str] = FairTurns(VIEW_WAITING)
         #: The content of an object by kind and rights, with the time at which it was made; the oldest first.
         self._made: dict[tuple[str, Visibility], tuple[float, bytes]] = {}
@@ -91,6 +101,8 @@ class ViewAnswers:
             return msgspec.json.encode({"report": found.report, "complete": found.complete})
         if name != CLUSTER:
             return None
+        if resource is PASTS:
+            return await self._check_past(person.share, full=visibility.full)
         key = (resource.plural, visibility)
         try:
             return self._kept(key) or await self._make_in_turn(resource, visibility, person.share)
@@ -146,6 +158,19 @@ class ViewAnswers:
             return msgspec.json.encode({"fleet": shown, "services": services, "servicesNote": note})
 
         return await asyncio.to_thread(make)
+
+    async def _check_past(self, share: str, *, full: bool) -> bytes:
+        """Asks the Prometheus as the page does: an answer is kept, and a failure is not asked for again at once."""
+        if self._past is None:
+            return msgspec.json.encode({"problem": "this page has no Prometheus"})
+        try:
+            empty = await self._past.find_empty(share)
+        except PastError as error:
+            text = f"{error}: {error.detail}" if error.detail and full else str(error)
+            return msgspec.json.encode({"problem": text})
+        except NotNowError as error:
+            raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=str(error))) from None
+        return msgspec.json.encode({"empty": empty})
 
     async def _read_record(self) -> str:
         """The record of GPU-hours.
