@@ -17,7 +17,7 @@ from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response
-from tessera.kube.resources import CLONE_SETS, CRDS, DEPLOYMENTS, NAMESPACES, PODS, Pod
+from tessera.kube.resources import CLONE_SETS, CRDS, DEPLOYMENTS, NAMESPACES, PODS, RESOURCE_QUOTAS, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals import services, stated
@@ -150,6 +150,16 @@ def test_the_controller_shows_them_as_metrics_while_it_leads() -> None:
         assert 'tessera_service_room{kind="Deployment",name="vllm",namespace="team"} 5.0' in text
         assert 'tessera_service_replicas{kind="Deployment",name="vllm",namespace="team"} 1.0' in text
         assert "train" not in text
+        quotas = asyncio.create_task(task.quotas.run())
+        status = {"hard": {"pods": "3"}, "used": {"pods": "1"}}
+        await lab.client.create(RESOURCE_QUOTAS.as_dicts(), {"metadata": {"name": "q"}}, "default")
+        await lab.client.merge_patch(
+            RESOURCE_QUOTAS.as_dicts(), "q", {"status": status}, "default", subresource="status"
+        )
+        await lab.clock.sleep(PERIOD + 1)
+        text = generate_latest(registry).decode()
+        assert 'tessera_service_room{kind="Deployment",name="vllm",namespace="team"} 2.0' in text
+        quotas.cancel()
         task.observe(WatchEvent(EventKind.DELETED, pod("vllm-0", "vllm-5d4f")))
         await lab.clock.sleep(PERIOD + 1)
         assert "vllm" not in generate_latest(registry).decode()

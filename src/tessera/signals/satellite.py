@@ -20,13 +20,15 @@ from tessera.api.names import SCRAPE_ANNOTATION, PodUid
 from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.usage import NodeUsage
 from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.errors import ApiError
-from tessera.kube.resources import Pod
+from tessera.kube.resources import RESOURCE_QUOTAS, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals.load import sum_load, sum_power
 from tessera.signals.page import SIGNALS, SIGNALS_PATH, SignalsPage
+from tessera.signals.quotas import quota_room
 from tessera.signals.ready_times import ReadyTimes, image_of
 from tessera.signals.services import ServiceKey, ServiceTable
 from tessera.signals.stated import StatedPods
@@ -50,12 +52,20 @@ class SignalsTask:
     Attributes:
         page: what is known.
         ready_times: how long pods take to be ready.
+        quotas: the ResourceQuotas; run by the caller.
     """
 
     def __init__(self, runtime: KubeRuntime, slicer: Slicer, pods: Informer[Pod]) -> None:
         self._slicer = slicer
         self._pods = pods
         self._clock = runtime.clock
+        self.quotas = Informer(
+            runtime.client,
+            RESOURCE_QUOTAS.as_dicts(),
+            clock=runtime.clock,
+            rng=runtime.rng,
+            indexes={"namespace": lambda quota: (quota["metadata"].get("namespace", ""),)},
+        )
         self._reader = PageReader(runtime.client, runtime.clock)
         self._stated = StatedPods(runtime.client, runtime.clock)
         self._warned = False
@@ -94,9 +104,12 @@ class SignalsTask:
         while True:
             loads = await self.read_loads()
             if self._slicer.is_caught_up:
-                page = self._table.refresh(self._owners, self._clock.now(), loads, self._ready)
+                page = self._table.refresh(self._owners, self._clock.now(), loads, self._ready, self._admitted)
                 self.page = await self._stated.fill(page)
             await self._clock.sleep(PERIOD)
+
+    def _admitted(self, pod: PodInfo) -> int | None:
+        return quota_room(self.quotas.cache.by_index("namespace", pod.namespace), pod.amounts)
 
     async def read_loads(self) -> Mapping[ServiceKey, Mapping[str, float]]:
         """By service with pods that have a page, its load as far as it is known."""
@@ -183,6 +196,7 @@ class SignalsSatellite:
             present.append(task)
             term.at_end.callback(present.clear)
             term.tasks.append(Task(name="signals for scaling", run=task.run))
+            term.tasks.append(Task(name="quotas of services", run=task.quotas.run))
 
         process.pages[SIGNALS_PATH] = page
         process.registry.register(SignalsCollector(lambda: present[-1] if present else None))

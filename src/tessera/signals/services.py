@@ -6,6 +6,7 @@ Rules:
   of its own namespace: signals are asked for by namespace.
 - At most :data:`SERVICES` are shown. Each namespace gets a first one before any gets a second, so no tenant hides
   others.
+- A service has no more room than the ResourceQuotas of its namespace admit.
 - One round counts rooms until :data:`ROUND_STEPS` are spent: of each namespace the one counted the longest ago before
   a second one, so a tenant who makes services again and again only delays its own. One room answers for all services
   whose pods are of its kind. A room that was not counted for :data:`ROOM_AGE` seconds is not known.
@@ -62,6 +63,7 @@ class ServiceTable:
         now: float,
         loads: Mapping[ServiceKey, Mapping[str, float]] = NO_LOADS,
         ready: Collection[PodUid] = (),
+        admitted: Callable[[PodInfo], int | None] = lambda _: None,
     ) -> SignalsPage:
         """Counts rooms, and returns what is known.
 
@@ -70,13 +72,15 @@ class ServiceTable:
             now: seconds since 1970.
             loads: by service, what is known of its load.
             ready: the pods that are ready.
+            admitted: returns how many more pods like one quotas admit; None if they bound none.
         """
         services = self._group(owners)
         shown = first_of_each(services, SERVICES)
         for gone in self._rooms.keys() - set(shown):
             del self._rooms[gone]
         self._count_rooms({key: services[key] for key in shown}, now)
-        made = tuple(self._service(key, services[key], now, loads.get(key, {}), ready) for key in sorted(shown))
+        known = {key: {**loads.get(key, {}), **self._room(key, services[key], now, admitted)} for key in sorted(shown)}
+        made = tuple(self._service(key, services[key], values, ready) for key, values in known.items())
         return SignalsPage(leads=True, taken=now, services=made, cut=len(services) - len(shown))
 
     def _group(self, owners: Mapping[PodUid, ServiceKey]) -> dict[ServiceKey, list[PodInfo]]:
@@ -108,19 +112,20 @@ class ServiceTable:
     def _counted_at(self, key: ServiceKey) -> float:
         return self._rooms[key][0] if key in self._rooms else -1.0
 
+    def _room(
+        self, key: ServiceKey, pods: Sequence[PodInfo], now: float, admitted: Callable[[PodInfo], int | None]
+    ) -> Mapping[str, float]:
+        counted = self._rooms.get(key)
+        if counted is None or now - counted[0] > ROOM_AGE:
+            return {}
+        most = admitted(newest(pods))
+        return {ROOM: float(counted[1] if most is None else min(counted[1], most))}
+
     def _service(
-        self,
-        key: ServiceKey,
-        pods: Sequence[PodInfo],
-        now: float,
-        load: Mapping[str, float],
-        ready: Collection[PodUid],
+        self, key: ServiceKey, pods: Sequence[PodInfo], known: Mapping[str, float], ready: Collection[PodUid]
     ) -> Service:
         allocations = self._slicer.state.allocations
-        values = {**load, REPLICAS: float(sum(allocations.current_of(pod.uid) is not None for pod in pods))}
-        counted = self._rooms.get(key)
-        if counted is not None and now - counted[0] <= ROOM_AGE:
-            values[ROOM] = float(counted[1])
+        values = {**known, REPLICAS: float(sum(allocations.current_of(pod.uid) is not None for pod in pods))}
         waiting = heapq.nsmallest(WAITING_NAMED, (each for each in pods if not each.node), lambda each: each.created)
         return Service(
             namespace=key.namespace,
