@@ -1,18 +1,21 @@
-"""Rules for all tests: how often properties are searched, when garbage is collected, and the order of the tests."""
+"""Rules for all tests: how often properties are searched, when garbage is collected, their loops and their order."""
 
+import asyncio
 import gc
 import os
 import random
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.support.searching import DEFAULT, SEARCHING, examples
+
+from tessera_lab.simulation.virtual_time import VirtualTimeLoop, collect_garbage_seldom
 
 # On a machine with other work, how long an input takes says nothing about the test.
 PATIENT = [HealthCheck.too_slow]
@@ -48,6 +51,20 @@ COMPUTING = ("tests/cluster/test_streamed_pods", "tests/cluster/", "tests/lab/",
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds ``--shuffle``, which shows tests that depend on the ones before them."""
     parser.addoption("--shuffle", metavar="SEED", help="run files, and the tests of each file, in a random order")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests whose fixtures ask for ``virtual_time`` run on it, the other ones on the machine's time."""
+    if "virtual_time" in item.fixturenames:  # type: ignore[attr-defined]
+        return {"virtual": VirtualTimeLoop}
+    return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture
+def virtual_time() -> Iterator[None]:
+    """For fixtures that a test waits with: its event loop runs on virtual time."""
+    with collect_garbage_seldom():
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,5 @@
 """Tokens of containers that run for real: renewed before they end, and when the server refuses one."""
 
-from collections.abc import Callable
-
 from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.kube.resources import SERVICE_ACCOUNTS
@@ -19,28 +17,22 @@ async def _token(lab: ControlPlaneLab) -> ContainerToken:
     return ContainerToken(lab.client("kubelet"), identity, lab.clock)
 
 
-def test_a_token_is_kept_for_four_fifths_of_its_life(in_lab: Callable[..., None]) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        token = await _token(lab)
-        first = await token.current()
-        assert first.authorization.startswith("Bearer ")
-        await lab.clock.sleep(0.79 * HOUR)
-        assert await token.current() == first
-        await lab.clock.sleep(0.02 * HOUR)
-        assert await token.current() != first
-
-    in_lab(story)
+async def test_a_token_is_kept_for_four_fifths_of_its_life(lab: ControlPlaneLab) -> None:
+    token = await _token(lab)
+    first = await token.current()
+    assert first.authorization.startswith("Bearer ")
+    await lab.clock.sleep(0.79 * HOUR)
+    assert await token.current() == first
+    await lab.clock.sleep(0.02 * HOUR)
+    assert await token.current() != first
 
 
-def test_a_refused_token_is_replaced(in_lab: Callable[..., None]) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        token = await _token(lab)
-        first = await token.current()
-        await lab.clock.sleep(1)
-        assert token.reject(first)
-        second = await token.current()
-        assert second != first
-        assert token.reject(first), "the one in use is newer: try again with it"
-        assert await token.current() == second
-
-    in_lab(story)
+async def test_a_refused_token_is_replaced(lab: ControlPlaneLab) -> None:
+    token = await _token(lab)
+    first = await token.current()
+    await lab.clock.sleep(1)
+    assert token.reject(first)
+    second = await token.current()
+    assert second != first
+    assert token.reject(first), "the one in use is newer: try again with it"
+    assert await token.current() == second

@@ -1,8 +1,6 @@
 """Driver manager, toolkit, and what this project's image does beside a driver when it is simulated."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from tests.support.driver_machine import DriverMachine
@@ -11,79 +9,57 @@ from tessera_lab.drivers.driver_catalogue import container_toolkit, driver_manag
 from tessera_lab.simulation.cost_model import CostModel
 
 COSTS = CostModel(manager_seconds=2, unload_seconds=3, toolkit_seconds=4, nvml_seconds=1, cuda_seconds=2)
-Story = Callable[[Callable[[Any], Any]], None]
 
 
-def test_the_driver_manager_takes_a_driver_away(on_stage: Story) -> None:
-    async def story(machine: DriverMachine) -> None:
-        assert await machine.run(driver_manager(COSTS)).ends() == (0, 2)
-        machine.machine.load_driver("525.125.06")
-        assert await machine.run(driver_manager(COSTS)).ends() == (0, 7)
-        assert machine.machine.loaded_driver is None
-
-    on_stage(story)
+async def test_the_driver_manager_takes_a_driver_away(machine: DriverMachine) -> None:
+    assert await machine.run(driver_manager(COSTS)).ends() == (0, 2)
+    machine.machine.load_driver("525.125.06")
+    assert await machine.run(driver_manager(COSTS)).ends() == (0, 7)
+    assert machine.machine.loaded_driver is None
 
 
-def test_the_driver_manager_fails_on_a_driver_in_use(on_stage: Story) -> None:
-    async def story(machine: DriverMachine) -> None:
-        machine.machine.load_driver("525.125.06")
-        machine.machine.start_process(machine.machine.uuids()[0])
-        assert (await machine.run(driver_manager(COSTS)).ends())[0] == 1
-
-    on_stage(story)
+async def test_the_driver_manager_fails_on_a_driver_in_use(machine: DriverMachine) -> None:
+    machine.machine.load_driver("525.125.06")
+    machine.machine.start_process(machine.machine.uuids()[0])
+    assert (await machine.run(driver_manager(COSTS)).ends())[0] == 1
 
 
-def test_the_toolkit_is_ready_when_the_runtime_is(on_stage: Story) -> None:
-    async def story(machine: DriverMachine) -> None:
-        container = machine.run(container_toolkit(COSTS))
-        assert await container.healthy() == 4
-        await container.stop()
-
-    on_stage(story)
+async def test_the_toolkit_is_ready_when_the_runtime_is(machine: DriverMachine) -> None:
+    container = machine.run(container_toolkit(COSTS))
+    assert await container.healthy() == 4
+    await container.stop()
 
 
-def test_validation_leaves_its_markers_one_after_the_other(on_stage: Story) -> None:
-    async def story(machine: DriverMachine) -> None:
-        machine.machine.load_driver("525.125.06")
-        container = machine.run(tessera_image(COSTS), argv=("tessera", "validate"))
-        await asyncio.sleep(1.5)
-        assert machine.markers == ["toolkit-ready"]
-        assert await container.ends() == (0, 3)
-        assert machine.markers == ["cuda-ready", "toolkit-ready"]
-        assert any("simulated" in line for line in container.log)
-
-    on_stage(story)
+async def test_validation_leaves_its_markers_one_after_the_other(machine: DriverMachine) -> None:
+    machine.machine.load_driver("525.125.06")
+    container = machine.run(tessera_image(COSTS), argv=("tessera", "validate"))
+    await asyncio.sleep(1.5)
+    assert machine.markers == ["toolkit-ready"]
+    assert await container.ends() == (0, 3)
+    assert machine.markers == ["cuda-ready", "toolkit-ready"]
+    assert any("simulated" in line for line in container.log)
 
 
 @pytest.mark.parametrize("cards", [True, False])
-def test_validation_without_a_driver_or_card_fails(on_stage: Story, cards: bool) -> None:
-    async def story(machine: DriverMachine) -> None:
-        given = {} if cards else {"machine": None}
-        container = machine.run(tessera_image(COSTS), argv=("tessera", "validate"), **given)
-        assert (await container.ends())[0] == 1
-        assert machine.markers == []
-
-    on_stage(story)
+async def test_validation_without_a_driver_or_card_fails(machine: DriverMachine, cards: bool) -> None:
+    given = {} if cards else {"machine": None}
+    container = machine.run(tessera_image(COSTS), argv=("tessera", "validate"), **given)
+    assert (await container.ends())[0] == 1
+    assert machine.markers == []
 
 
-def test_waiting_for_a_marker_ends_when_it_comes(on_stage: Story) -> None:
-    async def story(machine: DriverMachine) -> None:
-        container = machine.run(tessera_image(COSTS), argv=("tessera", "wait-for", "driver-ready"))
-        await asyncio.sleep(100)
-        (machine.folder / "toolkit-ready").touch()
-        await asyncio.sleep(100)
-        assert not container.task.done()
-        (machine.folder / "driver-ready").touch()
-        assert await container.ends() == (0, 200)
-
-    on_stage(story)
+async def test_waiting_for_a_marker_ends_when_it_comes(machine: DriverMachine) -> None:
+    container = machine.run(tessera_image(COSTS), argv=("tessera", "wait-for", "driver-ready"))
+    await asyncio.sleep(100)
+    (machine.folder / "toolkit-ready").touch()
+    await asyncio.sleep(100)
+    assert not container.task.done()
+    (machine.folder / "driver-ready").touch()
+    assert await container.ends() == (0, 200)
 
 
-def test_other_commands_stay(on_stage: Story) -> None:
-    async def story(machine: DriverMachine) -> None:
-        container = machine.run(tessera_image(COSTS), argv=("tessera", "agent"))
-        await container.healthy()
-        assert not container.task.done()
-        await container.stop()
-
-    on_stage(story)
+async def test_other_commands_stay(machine: DriverMachine) -> None:
+    container = machine.run(tessera_image(COSTS), argv=("tessera", "agent"))
+    await container.healthy()
+    assert not container.task.done()
+    await container.stop()

@@ -5,12 +5,13 @@ Times and texts are those of kubelet 1.36.2.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from tests.support.claim_driver import ClaimDriver
 from tests.support.control_plane_lab import ControlPlaneLab
 from tests.support.device_claims import (
@@ -42,7 +43,6 @@ from tessera_lab.scheduler.claim_binding import (
     RESOURCE_SLICES,
 )
 
-InLab = Callable[[Callable[[Any], Any]], None]
 DRIVER = "gpu.tessera.dev"
 OF_TEMPLATE = {"name": "gpu", "resourceClaimTemplateName": "one"}
 
@@ -107,227 +107,185 @@ class Story:
         return str((await self.container(name))["state"]["waiting"]["reason"])
 
 
-def on_node(in_lab: InLab, story: Callable[[Story], Any]) -> None:
-    async def run(lab: ControlPlaneLab) -> None:
-        with TemporaryDirectory(prefix="k") as folder:
-            await story(Story(lab, Path(folder)))
-
-    in_lab(run)
-
-
-def test_a_container_gets_the_devices_of_its_claim(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        name = await a.pod("p")
-        assert a.driver.calls == [("prepare", name)]
-        assert await a.lab.phase("p") == "Running"
-        assert a.node.pods.container_env("default", "p", "main")["DEVICE_GPU"] == "gpu-0"
-        await a.lab.api.delete(PODS, "p", "default")
-        await a.lab.clock.sleep(3)
-        assert a.driver.calls == [("prepare", name), ("unprepare", name)]
-        assert not await a.lab.exists(PODS, "p")
-        await a.lab.clock.sleep(1)
-        assert not await a.lab.exists(RESOURCE_CLAIMS, name)
-
-    on_node(in_lab, story)
+@pytest.fixture
+def a(lab: ControlPlaneLab) -> Iterator[Story]:
+    """A node with a driver, which tests call as in "a pod"."""
+    with TemporaryDirectory(prefix="k") as folder:
+        yield Story(lab, Path(folder))
 
 
-def test_a_container_can_use_one_request_of_a_claim(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        await a.lab.api.create(RESOURCE_CLAIMS, claim("c", exactly("one", "gpus"), exactly("two", "gpus")), "default")
-        given = allocation(DRIVER, "n1", "gpu-0", request="one")
-        given["devices"]["results"].append({**given["devices"]["results"][0], "request": "two", "device": "gpu-1"})
-        patch = {"status": {"allocation": given}}
-        await a.lab.api.merge_patch(RESOURCE_CLAIMS, "c", patch, "default", subresource="status")
-        body = claiming_pod("p", {"name": "gpu", "resourceClaimName": "c"})
-        body["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu", "request": "two"}]
-        await a.lab.api.create(PODS.as_dicts(), body, "default")
-        await a.lab.clock.sleep(1)
-        env = a.node.pods.container_env("default", "p", "main")
-        assert env["DEVICE_TWO"] == "gpu-1"
-        assert "DEVICE_ONE" not in env
-
-    on_node(in_lab, story)
+async def test_a_container_gets_the_devices_of_its_claim(a: Story) -> None:
+    await a.start()
+    name = await a.pod("p")
+    assert a.driver.calls == [("prepare", name)]
+    assert await a.lab.phase("p") == "Running"
+    assert a.node.pods.container_env("default", "p", "main")["DEVICE_GPU"] == "gpu-0"
+    await a.lab.api.delete(PODS, "p", "default")
+    await a.lab.clock.sleep(3)
+    assert a.driver.calls == [("prepare", name), ("unprepare", name)]
+    assert not await a.lab.exists(PODS, "p")
+    await a.lab.clock.sleep(1)
+    assert not await a.lab.exists(RESOURCE_CLAIMS, name)
 
 
-def test_a_container_gets_the_devices_of_an_extended_resource(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        await a.lab.api.create(DEVICE_CLASSES, device_class("gpus", extendedResourceName="nvidia.com/gpu"))
-        await a.lab.api.create(RESOURCE_SLICES, resource_slice("own", DRIVER, "n1", {"name": "gpu-7"}))
-        body = claiming_pod("p")
-        body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-        await a.lab.api.create(PODS.as_dicts(), body, "default")
-        await a.lab.clock.sleep(1)
-        env = a.node.pods.container_env("default", "p", "main")
-        assert env["DEVICE_CONTAINER-0-REQUEST-0"] == "gpu-7"
-
-    on_node(in_lab, story)
-
-
-def test_a_pod_waits_for_a_driver_that_is_not_there_and_is_tried_again_after_a_minute(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start(driver=False)
-        await a.pod("p")
-        assert await a.waiting("p") == "ContainerCreating"
-        text = f"Failed to prepare dynamic resources: prepare dynamic resources: DRA driver {DRIVER} is not registered"
-        assert ("FailedPrepareDynamicResources", text) in await a.lab.notes("p")
-        await a.serve()
-        await a.lab.clock.sleep(60)
-        assert a.driver.calls == []
-        await a.lab.clock.sleep(30)
-        assert await a.lab.phase("p") == "Running"
-
-    on_node(in_lab, story)
+async def test_a_container_can_use_one_request_of_a_claim(a: Story) -> None:
+    await a.start()
+    await a.lab.api.create(RESOURCE_CLAIMS, claim("c", exactly("one", "gpus"), exactly("two", "gpus")), "default")
+    given = allocation(DRIVER, "n1", "gpu-0", request="one")
+    given["devices"]["results"].append({**given["devices"]["results"][0], "request": "two", "device": "gpu-1"})
+    patch = {"status": {"allocation": given}}
+    await a.lab.api.merge_patch(RESOURCE_CLAIMS, "c", patch, "default", subresource="status")
+    body = claiming_pod("p", {"name": "gpu", "resourceClaimName": "c"})
+    body["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu", "request": "two"}]
+    await a.lab.api.create(PODS.as_dicts(), body, "default")
+    await a.lab.clock.sleep(1)
+    env = a.node.pods.container_env("default", "p", "main")
+    assert env["DEVICE_TWO"] == "gpu-1"
+    assert "DEVICE_ONE" not in env
 
 
-def test_kubelet_waits_forty_five_seconds_for_a_driver(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        a.driver.gate.clear()
-        await a.pod("p")
-        await a.lab.clock.sleep(44)
-        assert not [each for each in await a.lab.notes("p") if each[0] == "FailedPrepareDynamicResources"]
-        await a.lab.clock.sleep(2)
-        (note,) = [each for each in await a.lab.notes("p") if each[0] == "FailedPrepareDynamicResources"]
-        assert note[1].endswith(
-            "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
-        )
-        a.driver.gate.set()
-        await a.lab.clock.sleep(90)
-        assert await a.lab.phase("p") == "Running"
-
-    on_node(in_lab, story)
+async def test_a_container_gets_the_devices_of_an_extended_resource(a: Story) -> None:
+    await a.start()
+    await a.lab.api.create(DEVICE_CLASSES, device_class("gpus", extendedResourceName="nvidia.com/gpu"))
+    await a.lab.api.create(RESOURCE_SLICES, resource_slice("own", DRIVER, "n1", {"name": "gpu-7"}))
+    body = claiming_pod("p")
+    body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    await a.lab.api.create(PODS.as_dicts(), body, "default")
+    await a.lab.clock.sleep(1)
+    env = a.node.pods.container_env("default", "p", "main")
+    assert env["DEVICE_CONTAINER-0-REQUEST-0"] == "gpu-7"
 
 
-def test_a_refused_claim_is_an_event_of_its_pod(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        a.driver.refusal = "the card is lost"
-        name = await a.pod("p")
-        text = f"NodePrepareResources failed for ResourceClaim {name}: the card is lost"
-        assert any(text in note for _, note in await a.lab.notes("p"))
-
-    on_node(in_lab, story)
-
-
-def test_a_deleted_pod_stays_until_its_claim_is_unprepared(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        await a.pod("p")
-        await a.end_driver()
-        await a.lab.api.delete(PODS, "p", "default")
-        await a.lab.clock.sleep(60)
-        assert await a.lab.exists(PODS, "p")
-        assert (await a.container("p"))["state"]["terminated"]
-        await a.serve()
-        await a.lab.clock.sleep(9)
-        assert not await a.lab.exists(PODS, "p")
-
-    on_node(in_lab, story)
+async def test_a_pod_waits_for_a_driver_that_is_not_there_and_is_tried_again_after_a_minute(a: Story) -> None:
+    await a.start(driver=False)
+    await a.pod("p")
+    assert await a.waiting("p") == "ContainerCreating"
+    text = f"Failed to prepare dynamic resources: prepare dynamic resources: DRA driver {DRIVER} is not registered"
+    assert ("FailedPrepareDynamicResources", text) in await a.lab.notes("p")
+    await a.serve()
+    await a.lab.clock.sleep(60)
+    assert a.driver.calls == []
+    await a.lab.clock.sleep(30)
+    assert await a.lab.phase("p") == "Running"
 
 
-def test_a_pod_deleted_by_force_is_unprepared_after_its_claim_is_gone(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        name = await a.pod("p")
-        a.driver.gate.clear()
-        await a.lab.api.delete(PODS, "p", "default", grace_seconds=0)
-        await a.lab.clock.sleep(1)
-        assert not await a.lab.exists(RESOURCE_CLAIMS, name)
-        a.driver.gate.set()
-        await a.lab.clock.sleep(3)
-        assert a.driver.calls[-1] == ("unprepare", name)
-
-    on_node(in_lab, story)
-
-
-def test_nothing_is_prepared_again_and_a_lost_cdi_file_is_an_error_of_the_container(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        name = await a.pod("p", restartPolicy="Always")
-        await a.end_driver()
-        await a.serve()
-        await a.node.restart_kubelet(5)
-        await a.lab.clock.sleep(70)
-        assert a.driver.calls == [("prepare", name)]
-        a.node.reboot()
-        await a.lab.clock.sleep(SHUTDOWN + 30 + 100)
-        assert a.driver.calls == [("prepare", name)]
-        assert await a.waiting("p") == "CreateContainerError"
-        assert "unresolvable CDI devices" in (await a.container("p"))["state"]["waiting"]["message"]
-
-    on_node(in_lab, story)
+async def test_kubelet_waits_forty_five_seconds_for_a_driver(a: Story) -> None:
+    await a.start()
+    a.driver.gate.clear()
+    await a.pod("p")
+    await a.lab.clock.sleep(44)
+    assert not [each for each in await a.lab.notes("p") if each[0] == "FailedPrepareDynamicResources"]
+    await a.lab.clock.sleep(2)
+    (note,) = [each for each in await a.lab.notes("p") if each[0] == "FailedPrepareDynamicResources"]
+    assert note[1].endswith("NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline exceeded")
+    a.driver.gate.set()
+    await a.lab.clock.sleep(90)
+    assert await a.lab.phase("p") == "Running"
 
 
-def test_the_slices_of_a_driver_go_thirty_seconds_after_it(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        for name, node in (("own", "n1"), ("other", "n2")):
-            await a.lab.api.create(RESOURCE_SLICES, resource_slice(name, DRIVER, node, {"name": "gpu-0"}))
-        await a.end_driver()
-        await a.lab.clock.sleep(20)
-        await a.serve()
-        await a.lab.clock.sleep(20)
-        assert await a.lab.exists(RESOURCE_SLICES, "own", None)
-        await a.end_driver()
-        await a.lab.clock.sleep(29)
-        assert await a.lab.exists(RESOURCE_SLICES, "own", None)
-        await a.lab.clock.sleep(2)
-        assert not await a.lab.exists(RESOURCE_SLICES, "own", None)
-        assert await a.lab.exists(RESOURCE_SLICES, "other", None)
-
-    on_node(in_lab, story)
+async def test_a_refused_claim_is_an_event_of_its_pod(a: Story) -> None:
+    await a.start()
+    a.driver.refusal = "the card is lost"
+    name = await a.pod("p")
+    text = f"NodePrepareResources failed for ResourceClaim {name}: the card is lost"
+    assert any(text in note for _, note in await a.lab.notes("p"))
 
 
-def test_the_slices_go_thirty_seconds_after_kubelets_start_if_no_driver_registers(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        await a.lab.api.create(RESOURCE_SLICES, resource_slice("own", DRIVER, "n1", {"name": "gpu-0"}))
-        await a.end_driver()
-        await a.lab.clock.sleep(10)
-        await a.node.restart_kubelet()
-        await a.lab.clock.sleep(29)
-        assert await a.lab.exists(RESOURCE_SLICES, "own", None)
-        await a.lab.clock.sleep(2)
-        assert not await a.lab.exists(RESOURCE_SLICES, "own", None)
-
-    on_node(in_lab, story)
+async def test_a_deleted_pod_stays_until_its_claim_is_unprepared(a: Story) -> None:
+    await a.start()
+    await a.pod("p")
+    await a.end_driver()
+    await a.lab.api.delete(PODS, "p", "default")
+    await a.lab.clock.sleep(60)
+    assert await a.lab.exists(PODS, "p")
+    assert (await a.container("p"))["state"]["terminated"]
+    await a.serve()
+    await a.lab.clock.sleep(9)
+    assert not await a.lab.exists(PODS, "p")
 
 
-def test_during_an_update_the_newer_instance_is_called_and_nothing_is_wiped(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-        await a.lab.api.create(RESOURCE_SLICES, resource_slice("own", DRIVER, "n1", {"name": "gpu-0"}))
-        newer = ClaimDriver(DRIVER, a.plugins.cdi or Path(), read_allocation(a.lab.api))
-        a.lab.start(a.plugins.bus.serve_claims(newer))
+async def test_a_pod_deleted_by_force_is_unprepared_after_its_claim_is_gone(a: Story) -> None:
+    await a.start()
+    name = await a.pod("p")
+    a.driver.gate.clear()
+    await a.lab.api.delete(PODS, "p", "default", grace_seconds=0)
+    await a.lab.clock.sleep(1)
+    assert not await a.lab.exists(RESOURCE_CLAIMS, name)
+    a.driver.gate.set()
+    await a.lab.clock.sleep(3)
+    assert a.driver.calls[-1] == ("unprepare", name)
+
+
+async def test_nothing_is_prepared_again_and_a_lost_cdi_file_is_an_error_of_the_container(a: Story) -> None:
+    await a.start()
+    name = await a.pod("p", restartPolicy="Always")
+    await a.end_driver()
+    await a.serve()
+    await a.node.restart_kubelet(5)
+    await a.lab.clock.sleep(70)
+    assert a.driver.calls == [("prepare", name)]
+    a.node.reboot()
+    await a.lab.clock.sleep(SHUTDOWN + 30 + 100)
+    assert a.driver.calls == [("prepare", name)]
+    assert await a.waiting("p") == "CreateContainerError"
+    assert "unresolvable CDI devices" in (await a.container("p"))["state"]["waiting"]["message"]
+
+
+async def test_the_slices_of_a_driver_go_thirty_seconds_after_it(a: Story) -> None:
+    await a.start()
+    for name, node in (("own", "n1"), ("other", "n2")):
+        await a.lab.api.create(RESOURCE_SLICES, resource_slice(name, DRIVER, node, {"name": "gpu-0"}))
+    await a.end_driver()
+    await a.lab.clock.sleep(20)
+    await a.serve()
+    await a.lab.clock.sleep(20)
+    assert await a.lab.exists(RESOURCE_SLICES, "own", None)
+    await a.end_driver()
+    await a.lab.clock.sleep(29)
+    assert await a.lab.exists(RESOURCE_SLICES, "own", None)
+    await a.lab.clock.sleep(2)
+    assert not await a.lab.exists(RESOURCE_SLICES, "own", None)
+    assert await a.lab.exists(RESOURCE_SLICES, "other", None)
+
+
+async def test_the_slices_go_thirty_seconds_after_kubelets_start_if_no_driver_registers(a: Story) -> None:
+    await a.start()
+    await a.lab.api.create(RESOURCE_SLICES, resource_slice("own", DRIVER, "n1", {"name": "gpu-0"}))
+    await a.end_driver()
+    await a.lab.clock.sleep(10)
+    await a.node.restart_kubelet()
+    await a.lab.clock.sleep(29)
+    assert await a.lab.exists(RESOURCE_SLICES, "own", None)
+    await a.lab.clock.sleep(2)
+    assert not await a.lab.exists(RESOURCE_SLICES, "own", None)
+
+
+async def test_during_an_update_the_newer_instance_is_called_and_nothing_is_wiped(a: Story) -> None:
+    await a.start()
+    await a.lab.api.create(RESOURCE_SLICES, resource_slice("own", DRIVER, "n1", {"name": "gpu-0"}))
+    newer = ClaimDriver(DRIVER, a.plugins.cdi or Path(), read_allocation(a.lab.api))
+    a.lab.start(a.plugins.bus.serve_claims(newer))
+    await a.lab.clock.sleep(0.1)
+    name = await a.pod("p")
+    assert (a.driver.calls, newer.calls) == ([], [("prepare", name)])
+    await a.end_driver()
+    await a.lab.clock.sleep(60)
+    assert await a.lab.exists(RESOURCE_SLICES, "own", None)
+
+
+async def test_the_health_of_devices_is_in_the_status_of_their_container(a: Story) -> None:
+    await a.start()
+
+    async def health() -> list[tuple[str, str]]:
         await a.lab.clock.sleep(0.1)
-        name = await a.pod("p")
-        assert (a.driver.calls, newer.calls) == ([], [("prepare", name)])
-        await a.end_driver()
-        await a.lab.clock.sleep(60)
-        assert await a.lab.exists(RESOURCE_SLICES, "own", None)
+        (found,) = (await a.container("p"))["allocatedResourcesStatus"]
+        return [(found["name"], each["health"]) for each in found["resources"]]
 
-    on_node(in_lab, story)
-
-
-def test_the_health_of_devices_is_in_the_status_of_their_container(in_lab: InLab) -> None:
-    async def story(a: Story) -> None:
-        await a.start()
-
-        async def health() -> list[tuple[str, str]]:
-            await a.lab.clock.sleep(0.1)
-            (found,) = (await a.container("p"))["allocatedResourcesStatus"]
-            return [(found["name"], each["health"]) for each in found["resources"]]
-
-        await a.pod("p")
-        assert await health() == [("claim:gpu", "Unknown")]
-        for healthy, text in ((True, "Healthy"), (False, "Unhealthy")):
-            await a.driver.health.put([ClaimDeviceHealth(pool="n1", device="gpu-0", healthy=healthy)])
-            assert await health() == [("claim:gpu", text)]
-
-    on_node(in_lab, story)
+    await a.pod("p")
+    assert await health() == [("claim:gpu", "Unknown")]
+    for healthy, text in ((True, "Healthy"), (False, "Unhealthy")):
+        await a.driver.health.put([ClaimDeviceHealth(pool="n1", device="gpu-0", healthy=healthy)])
+        assert await health() == [("claim:gpu", text)]
 
 
 # -- sockets --------------------------------------------------------------------------------------------------------

@@ -14,12 +14,11 @@ from tessera.nvml.errors import InUse
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import InProcessPlugins
 
-InLab = Callable[[Callable[[Any], Any]], None]
 RESOURCE = "nvidia.com/mig-1g.5gb"
 
 
-def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
-    in_lab: InLab, slices: Callable[..., Any], tmp_path: Path
+async def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
+    lab: ControlPlaneLab, slices: Callable[..., Any], tmp_path: Path
 ) -> None:
     machine = SimulatedMachine("1xA100-40GB", seed="n1", mig=True)
     (gpu,) = machine.uuids()
@@ -33,37 +32,34 @@ def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
                 for ids in requests
             ]
 
-    async def story(lab: ControlPlaneLab) -> None:
-        direct = InProcessPlugins(cdi=tmp_path)
-        (node,) = await lab.start_nodes("n1", plugins=direct, machine=machine)
-        lab.start(direct.bus.serve(Cdi("a")))
-        await lab.clock.sleep(0.1)
-        limits = {"limits": {RESOURCE: "1"}}
-        container = {"name": "c", "image": "app", "command": ["sleep", "60"], "resources": limits}
-        spec = {"nodeName": "n1", "containers": [container], "restartPolicy": "Never"}
-        await lab.api.create(PODS.as_dicts(), {"metadata": {"name": "p"}, "spec": spec}, "default")
-        await lab.clock.sleep(1)
-        waiting = (await lab.get(PODS, "p"))["status"]["containerStatuses"][0]["state"]["waiting"]
-        assert waiting["reason"] == "CreateContainerError"
-        assert waiting["message"].endswith("unresolvable CDI devices tessera.dev/mig=a")
+    direct = InProcessPlugins(cdi=tmp_path)
+    (node,) = await lab.start_nodes("n1", plugins=direct, machine=machine)
+    lab.start(direct.bus.serve(Cdi("a")))
+    await lab.clock.sleep(0.1)
+    limits = {"limits": {RESOURCE: "1"}}
+    container = {"name": "c", "image": "app", "command": ["sleep", "60"], "resources": limits}
+    spec = {"nodeName": "n1", "containers": [container], "restartPolicy": "Never"}
+    await lab.api.create(PODS.as_dicts(), {"metadata": {"name": "p"}, "spec": spec}, "default")
+    await lab.clock.sleep(1)
+    waiting = (await lab.get(PODS, "p"))["status"]["containerStatuses"][0]["state"]["waiting"]
+    assert waiting["reason"] == "CreateContainerError"
+    assert waiting["message"].endswith("unresolvable CDI devices tessera.dev/mig=a")
 
-        device = {"name": "a", "containerEdits": {"env": [f"NVIDIA_VISIBLE_DEVICES={made.mig_uuid}"]}}
-        file = {"cdiVersion": "0.8.0", "kind": "tessera.dev/mig", "devices": [device]}
-        (tmp_path / "a.json").write_bytes(msgspec.json.encode(file))
-        await lab.clock.sleep(10)
-        assert await lab.phase("p") == "Running"
-        assert node.pods.container_env("default", "p", "c")["NVIDIA_VISIBLE_DEVICES"] == made.mig_uuid
-        assert machine.memory(made.mig_uuid).used == 1 << 30
-        with pytest.raises(InUse):
-            machine.destroy_compute_instance(gpu, gi_id, made.ci_id)
-        await lab.clock.sleep(60)
-        assert await lab.phase("p") == "Succeeded"
+    device = {"name": "a", "containerEdits": {"env": [f"NVIDIA_VISIBLE_DEVICES={made.mig_uuid}"]}}
+    file = {"cdiVersion": "0.8.0", "kind": "tessera.dev/mig", "devices": [device]}
+    (tmp_path / "a.json").write_bytes(msgspec.json.encode(file))
+    await lab.clock.sleep(10)
+    assert await lab.phase("p") == "Running"
+    assert node.pods.container_env("default", "p", "c")["NVIDIA_VISIBLE_DEVICES"] == made.mig_uuid
+    assert machine.memory(made.mig_uuid).used == 1 << 30
+    with pytest.raises(InUse):
         machine.destroy_compute_instance(gpu, gi_id, made.ci_id)
+    await lab.clock.sleep(60)
+    assert await lab.phase("p") == "Succeeded"
+    machine.destroy_compute_instance(gpu, gi_id, made.ci_id)
 
-    in_lab(story)
 
-
-def test_a_container_with_a_card_holds_the_driver(in_lab: InLab, slices: Callable[..., Any]) -> None:
+async def test_a_container_with_a_card_holds_the_driver(lab: ControlPlaneLab, slices: Callable[..., Any]) -> None:
     machine = SimulatedMachine("1xT4", seed="n1", driver=None)
     (gpu,) = machine.uuids()
 
@@ -71,24 +67,21 @@ def test_a_container_with_a_card_holds_the_driver(in_lab: InLab, slices: Callabl
         async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
             return [ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": gpu}) for _ in requests]
 
-    async def story(lab: ControlPlaneLab) -> None:
-        direct = InProcessPlugins()
-        await lab.start_nodes("n1", plugins=direct, machine=machine)
-        lab.start(direct.bus.serve(Whole("a")))
-        await lab.clock.sleep(0.1)
-        limits = {"limits": {RESOURCE: "1"}}
-        container = {"name": "c", "image": "app", "command": ["sleep", "60"], "resources": limits}
-        for name in ("without", "with"):
-            spec = {"nodeName": "n1", "containers": [container], "restartPolicy": "Never"}
-            await lab.api.create(PODS.as_dicts(), {"metadata": {"name": name}, "spec": spec}, "default")
-            await lab.clock.sleep(1)
-            machine.load_driver("595.58.03")
-        assert await lab.phase("without") == "Failed"
-        assert await lab.phase("with") == "Running"
-        with pytest.raises(InUse):
-            machine.unload_driver()
-        await lab.clock.sleep(60)
-        assert await lab.phase("with") == "Succeeded"
+    direct = InProcessPlugins()
+    await lab.start_nodes("n1", plugins=direct, machine=machine)
+    lab.start(direct.bus.serve(Whole("a")))
+    await lab.clock.sleep(0.1)
+    limits = {"limits": {RESOURCE: "1"}}
+    container = {"name": "c", "image": "app", "command": ["sleep", "60"], "resources": limits}
+    for name in ("without", "with"):
+        spec = {"nodeName": "n1", "containers": [container], "restartPolicy": "Never"}
+        await lab.api.create(PODS.as_dicts(), {"metadata": {"name": name}, "spec": spec}, "default")
+        await lab.clock.sleep(1)
+        machine.load_driver("595.58.03")
+    assert await lab.phase("without") == "Failed"
+    assert await lab.phase("with") == "Running"
+    with pytest.raises(InUse):
         machine.unload_driver()
-
-    in_lab(story)
+    await lab.clock.sleep(60)
+    assert await lab.phase("with") == "Succeeded"
+    machine.unload_driver()

@@ -13,7 +13,6 @@ from tessera.kube.resources import API_SERVICES, DEPLOYMENTS
 from tessera_lab.apiserver.handlers.aggregation import Target
 from tessera_lab.workloads.base.mirrors import AUTOSCALERS
 
-InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]
 
 
@@ -68,75 +67,62 @@ async def conditions(lab: ControlPlaneLab) -> dict[str, tuple[str, str]]:
     return {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
 
 
-def test_a_service_grows_with_its_queue_and_shrinks_after_the_window(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        metrics = Metrics("35500m")
-        await begin(lab, metrics, workload)
-        assert metrics.paths[-1].endswith("/namespaces/default/waiting")
-        assert await replicas(lab) == 4
-        await lab.clock.sleep(16)
-        status = (await lab.get(AUTOSCALERS, "h"))["status"]
-        assert (status["currentReplicas"], status["desiredReplicas"]) == (4, 4)
-        assert status["currentMetrics"][0]["external"]["current"] == {"averageValue": "8875m"}
-        assert ("SuccessfulRescale", "New size: 4; reason: external metric default/waiting above target") in (
-            await lab.notes("h")
-        )
-        metrics.value = "5"
-        await lab.clock.sleep(240)
-        assert await replicas(lab) == 4
-        await lab.clock.sleep(90)
-        assert await replicas(lab) == 1
-
-    in_lab(story)
+async def test_a_service_grows_with_its_queue_and_shrinks_after_the_window(
+    lab: ControlPlaneLab, workload: Make
+) -> None:
+    metrics = Metrics("35500m")
+    await begin(lab, metrics, workload)
+    assert metrics.paths[-1].endswith("/namespaces/default/waiting")
+    assert await replicas(lab) == 4
+    await lab.clock.sleep(16)
+    status = (await lab.get(AUTOSCALERS, "h"))["status"]
+    assert (status["currentReplicas"], status["desiredReplicas"]) == (4, 4)
+    assert status["currentMetrics"][0]["external"]["current"] == {"averageValue": "8875m"}
+    assert ("SuccessfulRescale", "New size: 4; reason: external metric default/waiting above target") in (
+        await lab.notes("h")
+    )
+    metrics.value = "5"
+    await lab.clock.sleep(240)
+    assert await replicas(lab) == 4
+    await lab.clock.sleep(90)
+    assert await replicas(lab) == 1
 
 
 CPU = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 5}}
 
 
 @pytest.mark.parametrize("spec", [{}, {"metrics": [{"type": "Resource", "resource": CPU}]}])
-def test_nothing_is_scaled_without_a_value(in_lab: InLab, workload: Make, spec: dict[str, Any]) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        await begin(lab, Metrics(None), workload, **spec)
-        assert await replicas(lab) == 2
-        kind = "External" if not spec else "Resource"
-        assert (await conditions(lab))["ScalingActive"] == ("False", f"FailedGet{kind}Metric")
-
-    in_lab(story)
+async def test_nothing_is_scaled_without_a_value(lab: ControlPlaneLab, workload: Make, spec: dict[str, Any]) -> None:
+    await begin(lab, Metrics(None), workload, **spec)
+    assert await replicas(lab) == 2
+    kind = "External" if not spec else "Resource"
+    assert (await conditions(lab))["ScalingActive"] == ("False", f"FailedGet{kind}Metric")
 
 
-def test_a_target_of_zero_replicas_is_paused(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        await begin(lab, Metrics("100"), workload)
-        await lab.api.merge_patch(DEPLOYMENTS.as_dicts(), "d", {"spec": {"replicas": 0}}, "default")
-        await lab.clock.sleep(30)
-        assert await replicas(lab) == 0
-        assert (await conditions(lab))["ScalingActive"] == ("False", "ScalingDisabled")
-
-    in_lab(story)
+async def test_a_target_of_zero_replicas_is_paused(lab: ControlPlaneLab, workload: Make) -> None:
+    await begin(lab, Metrics("100"), workload)
+    await lab.api.merge_patch(DEPLOYMENTS.as_dicts(), "d", {"spec": {"replicas": 0}}, "default")
+    await lab.clock.sleep(30)
+    assert await replicas(lab) == 0
+    assert (await conditions(lab))["ScalingActive"] == ("False", "ScalingDisabled")
 
 
-def test_a_target_without_a_scale_is_named(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "d"}
-        await begin(lab, Metrics("100"), workload, scaleTargetRef=reference)
-        assert (await conditions(lab))["AbleToScale"] == ("False", "FailedGetScale")
-
-    in_lab(story)
+async def test_a_target_without_a_scale_is_named(lab: ControlPlaneLab, workload: Make) -> None:
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "d"}
+    await begin(lab, Metrics("100"), workload, scaleTargetRef=reference)
+    assert (await conditions(lab))["AbleToScale"] == ("False", "FailedGetScale")
 
 
-def test_the_first_version_shows_and_takes_the_target_for_cpu(in_lab: InLab) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
-        spec = {"scaleTargetRef": reference, "maxReplicas": 3, "targetCPUUtilizationPercentage": 60}
-        body = {"metadata": {"name": "h"}, "spec": spec}
-        first = AUTOSCALERS.__class__("autoscaling", "v1", AUTOSCALERS.plural, AUTOSCALERS.kind, True, dict[str, Any])
-        await lab.api.create(first, body, "default")
-        stored = (await lab.get(AUTOSCALERS, "h"))["spec"]
-        assert stored["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
-        shown = (await lab.get(first, "h"))["spec"]
-        assert (shown["targetCPUUtilizationPercentage"], shown["minReplicas"]) == (60, 1)
-
-    in_lab(story)
+async def test_the_first_version_shows_and_takes_the_target_for_cpu(lab: ControlPlaneLab) -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
+    spec = {"scaleTargetRef": reference, "maxReplicas": 3, "targetCPUUtilizationPercentage": 60}
+    body = {"metadata": {"name": "h"}, "spec": spec}
+    first = AUTOSCALERS.__class__("autoscaling", "v1", AUTOSCALERS.plural, AUTOSCALERS.kind, True, dict[str, Any])
+    await lab.api.create(first, body, "default")
+    stored = (await lab.get(AUTOSCALERS, "h"))["spec"]
+    assert stored["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
+    shown = (await lab.get(first, "h"))["spec"]
+    assert (shown["targetCPUUtilizationPercentage"], shown["minReplicas"]) == (60, 1)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +135,6 @@ def test_the_first_version_shows_and_takes_the_target_for_cpu(in_lab: InLab) -> 
         ({"behavior": {"scaleUp": {"policies": [{"type": "Pods", "periodSeconds": 9}]}}}, "policies[0].value"),
     ],
 )
-def test_what_kubernetes_refuses_is_refused(in_lab: InLab, spec: dict[str, Any], field: str) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        with pytest.raises(Invalid, match=field.replace("[", r"\[").replace("]", r"\]")):
-            await lab.api.create(AUTOSCALERS, scaler(**spec), "default")
-
-    in_lab(story)
+async def test_what_kubernetes_refuses_is_refused(lab: ControlPlaneLab, spec: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid, match=field.replace("[", r"\[").replace("]", r"\]")):
+        await lab.api.create(AUTOSCALERS, scaler(**spec), "default")

@@ -11,7 +11,6 @@ from tessera.kube.client.errors import TooManyRequests
 from tessera.kube.resources import DEPLOYMENTS, POD_DISRUPTION_BUDGETS, PODS
 from tessera_lab.workloads.objects.disruption_budgets import budget_status, covered
 
-InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]
 BUDGETS = POD_DISRUPTION_BUDGETS.as_dicts()
 NOW = rfc3339(0)
@@ -72,30 +71,27 @@ def test_an_empty_selector_covers_all_pods_of_the_namespace_and_an_absent_one_no
     assert covered(budget(), pods) == []
 
 
-def test_a_second_pod_is_evicted_once_the_first_is_replaced(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: ControlPlaneLab) -> None:
-        lab.start_workloads()
-        lab.start_scheduler()
-        await lab.start_nodes("n1")
-        await lab.api.create(DEPLOYMENTS.as_dicts(), workload("d", replicas=2), "default")
-        await lab.api.create(
-            BUDGETS,
-            {"metadata": {"name": "b"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "d"}}}},
-            "default",
-        )
-        await lab.clock.sleep(10)
-        assert (await lab.get(BUDGETS, "b"))["status"]["disruptionsAllowed"] == 1
-        first, second = [each["metadata"]["name"] for each in await lab.all(PODS)]
-        await evict(lab, first)
-        with pytest.raises(TooManyRequests):
-            await evict(lab, second)
-        await lab.clock.sleep(60)
-        status = (await lab.get(BUDGETS, "b"))["status"]
-        assert (status["disruptionsAllowed"], status["currentHealthy"]) == (1, 2)
-        assert not status.get("disruptedPods")
+async def test_a_second_pod_is_evicted_once_the_first_is_replaced(lab: ControlPlaneLab, workload: Make) -> None:
+    lab.start_workloads()
+    lab.start_scheduler()
+    await lab.start_nodes("n1")
+    await lab.api.create(DEPLOYMENTS.as_dicts(), workload("d", replicas=2), "default")
+    await lab.api.create(
+        BUDGETS,
+        {"metadata": {"name": "b"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "d"}}}},
+        "default",
+    )
+    await lab.clock.sleep(10)
+    assert (await lab.get(BUDGETS, "b"))["status"]["disruptionsAllowed"] == 1
+    first, second = [each["metadata"]["name"] for each in await lab.all(PODS)]
+    await evict(lab, first)
+    with pytest.raises(TooManyRequests):
         await evict(lab, second)
-
-    in_lab(story)
+    await lab.clock.sleep(60)
+    status = (await lab.get(BUDGETS, "b"))["status"]
+    assert (status["disruptionsAllowed"], status["currentHealthy"]) == (1, 2)
+    assert not status.get("disruptedPods")
+    await evict(lab, second)
 
 
 async def evict(lab: ControlPlaneLab, name: str) -> None:
