@@ -8,13 +8,13 @@ import asyncio
 import json
 import random
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from tests.support.api_clients import ADMINISTRATORS, in_process_client
-from tests.support.scenes import repeated_scene_player, scene_player
+from tests.support.scenes import marked_scene, repeated_scene_player, scene_player
 
 from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.options import AgentOptions
@@ -439,6 +439,14 @@ def _containers(asked: Mapping[str, Mapping[str, int]]) -> Sequence[dict[str, An
         }
         for name, counts in asked.items()
     ]
+
+
+@pytest.fixture
+async def scene(request: pytest.FixtureRequest, tmp_path: Path, virtual_time: None) -> AsyncIterator[Scene]:
+    """A fresh node on virtual time."""
+    made = marked_scene(request, Scene, tmp_path)
+    yield made
+    await made.end()
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
-"""Runs stories of one node on virtual time, each on a scene of its own."""
+"""Scenes of one node on virtual time: one for an async test, or one for each story that a test plays."""
 
 import functools
 import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+import pytest
 
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -17,6 +19,13 @@ class Scene(Protocol):
 
 
 S = TypeVar("S", bound=Scene)
+T = TypeVar("T")
+
+
+def marked_scene(request: pytest.FixtureRequest, make_scene: Callable[..., T], *args: Any) -> T:
+    """Returns a new scene; the arguments of the test's mark ``scene`` follow the given ones."""
+    mark = request.node.get_closest_marker("scene")
+    return make_scene(*args, *mark.args, **mark.kwargs) if mark else make_scene(*args)
 
 
 def play_scene(

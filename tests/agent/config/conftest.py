@@ -2,9 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.agent_runtime import make_parts
@@ -19,7 +18,6 @@ from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Resource
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 NODE, NAMESPACE = "node-1", "tessera-system"
 
@@ -109,17 +107,8 @@ class Admin:
 
 
 @pytest.fixture
-def administer(tmp_path: Path) -> Callable[[Callable[[Admin], Awaitable[None]]], None]:
-    """Plays a story on virtual time and ends everything."""
-
-    def play(story: Callable[[Admin], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            admin: Any = Admin(tmp_path)
-            try:
-                await story(admin)
-            finally:
-                await admin.stop()
-
-        run_virtual(whole())
-
-    return play
+async def admin(tmp_path: Path, virtual_time: None) -> AsyncIterator[Admin]:
+    """Who changes a node's configuration, on virtual time."""
+    made = Admin(tmp_path)
+    yield made
+    await made.stop()

@@ -2,14 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.agent.conftest import NODE, MortalNvml, Scene
-from tests.support.scenes import repeated_scene_player, scene_player
+from tests.support.scenes import marked_scene, repeated_scene_player, scene_player
 
 from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import ValidationMode
@@ -209,6 +209,14 @@ class DriverScene(Scene):
             return bool(self.allocatable_now) is devices
 
         await self.until(counted)
+
+
+@pytest.fixture
+async def scene(request: pytest.FixtureRequest, tmp_path: Path, virtual_time: None) -> AsyncIterator[DriverScene]:
+    """A fresh node on virtual time."""
+    made = marked_scene(request, DriverScene, tmp_path)
+    yield made
+    await made.end()
 
 
 @pytest.fixture

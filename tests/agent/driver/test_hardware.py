@@ -143,38 +143,29 @@ async def test_a_driver_that_cannot_be_closed_in_order_is_closed() -> None:
         pass
 
 
-def test_a_host_driver_that_only_a_new_process_can_open_ends_this_one(
-    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_host_driver_that_only_a_new_process_can_open_ends_this_one(
+    scene: DriverScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimulatedDriver, "needs_new_process", lambda _self, error: isinstance(error, DriverNotLoaded))
-
-    async def story(scene: DriverScene) -> None:
-        scene.machine.unload_driver()
-        await scene.begin(agent=False)
-        scene.start_life()
-        assert scene.agent is not None
-        (ended,) = await asyncio.gather(scene.agent, return_exceptions=True)
-        assert isinstance(ended, BaseExceptionGroup)
-        assert ended.split(NvmlError)[1] is None
-
-    play(story)
+    scene.machine.unload_driver()
+    await scene.begin(agent=False)
+    scene.start_life()
+    assert scene.agent is not None
+    (ended,) = await asyncio.gather(scene.agent, return_exceptions=True)
+    assert isinstance(ended, BaseExceptionGroup)
+    assert ended.split(NvmlError)[1] is None
 
 
-def test_a_container_s_driver_never_ends_the_process(
-    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.scene(driver=None)
+async def test_a_container_s_driver_never_ends_the_process(scene: DriverScene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedDriver, "needs_new_process", lambda _self, _error: True)
-
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.markers.write(".driver-ctr-ready")
-        scene.start_life()
-        await scene.tells("NvmlFailed")
-        scene.machine.load_driver(VERSION)
-        scene.validate()
-        await scene.tells("Advertised")
-
-    play(story, driver=None)
+    await scene.begin(agent=False)
+    scene.markers.write(".driver-ctr-ready")
+    scene.start_life()
+    await scene.tells("NvmlFailed")
+    scene.machine.load_driver(VERSION)
+    scene.validate()
+    await scene.tells("Advertised")
 
 
 def test_simulated_drivers_tell_of_each_change_of_the_module() -> None:

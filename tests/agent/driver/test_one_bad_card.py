@@ -271,24 +271,22 @@ def test_a_lost_card_is_named_lost_until_the_reboot_and_seven_stay(play: Callabl
     played(play, story)
 
 
-def test_a_card_that_nobody_ever_read_is_counted_and_named_by_its_index(play: Callable[..., None]) -> None:
-    async def whole(scene: DriverScene) -> None:
-        node = Node(scene)
-        scene.machine.fail(ANY, 999, gpu=node.bad, times=None)
-        await scene.begin(label="", agent=False)
-        scene.start_life()
-        await node.offers(7)
-        await node.tells("GPU 3 (GPU-unread-3): the card cannot be read")
-        assert await node.annotation() == (8, [(3, "unreadable", False)])
-        labels = (await node.status())["metadata"]["labels"]
-        assert labels["nvidia.com/gpu.count"] == "7"
-        assert not [name for name in labels if name.endswith("/")]
-        scene.machine.heal()
-        await node.offers(8)
-        await node.tells("nothing is wrong with the node's 8 cards")
-        assert await node.annotation() == (8, [])
-
-    play(whole, CARDS, mig=False)
+@pytest.mark.scene(CARDS, mig=False)
+async def test_a_card_that_nobody_ever_read_is_counted_and_named_by_its_index(scene: DriverScene) -> None:
+    node = Node(scene)
+    scene.machine.fail(ANY, 999, gpu=node.bad, times=None)
+    await scene.begin(label="", agent=False)
+    scene.start_life()
+    await node.offers(7)
+    await node.tells("GPU 3 (GPU-unread-3): the card cannot be read")
+    assert await node.annotation() == (8, [(3, "unreadable", False)])
+    labels = (await node.status())["metadata"]["labels"]
+    assert labels["nvidia.com/gpu.count"] == "7"
+    assert not [name for name in labels if name.endswith("/")]
+    scene.machine.heal()
+    await node.offers(8)
+    await node.tells("nothing is wrong with the node's 8 cards")
+    assert await node.annotation() == (8, [])
 
 
 def test_a_fault_that_an_earlier_version_kept_names_the_card_that_does_not_answer(play: Callable[..., None]) -> None:
@@ -366,24 +364,22 @@ def test_slices_and_devices_of_other_cards_go_on_beside_a_card_that_cannot_be_re
 
 
 @pytest.mark.parametrize("call", ["gi_profiles", "instances"])
-def test_a_card_with_mig_whose_profiles_or_instances_cannot_be_read_is_in_the_condition(
-    play: Callable[..., None], call: str
+@pytest.mark.scene("2xA100-40GB", mig=True)
+async def test_a_card_with_mig_whose_profiles_or_instances_cannot_be_read_is_in_the_condition(
+    scene: DriverScene, call: str
 ) -> None:
-    async def whole(scene: DriverScene) -> None:
-        node = Node(scene)
-        bad = scene.machine.uuids()[1]
-        await scene.begin(label="all-1g.5gb", agent=False)
-        scene.start_life()
-        resource = "nvidia.com/mig-1g.5gb"
-        await scene.until(lambda: scene.allocatable(resource, 14))
-        scene.machine.fail(call, NotSupported, gpu=bad, times=None)
-        scene.machine.report(SimEvent(GpuEventKind.SINGLE_BIT_ECC, bad))
-        await node.tells(f"GPU 1 ({bad}): the card cannot be read: MIG is on, and its profiles or instances cannot be")
-        await scene.until(lambda: scene.allocatable(resource, 7))
-        scene.machine.heal()
-        await scene.until(lambda: scene.allocatable(resource, 14))
-
-    play(whole, "2xA100-40GB", mig=True)
+    node = Node(scene)
+    bad = scene.machine.uuids()[1]
+    await scene.begin(label="all-1g.5gb", agent=False)
+    scene.start_life()
+    resource = "nvidia.com/mig-1g.5gb"
+    await scene.until(lambda: scene.allocatable(resource, 14))
+    scene.machine.fail(call, NotSupported, gpu=bad, times=None)
+    scene.machine.report(SimEvent(GpuEventKind.SINGLE_BIT_ECC, bad))
+    await node.tells(f"GPU 1 ({bad}): the card cannot be read: MIG is on, and its profiles or instances cannot be")
+    await scene.until(lambda: scene.allocatable(resource, 7))
+    scene.machine.heal()
+    await scene.until(lambda: scene.allocatable(resource, 14))
 
 
 async def set_profile(scene: DriverScene, sharing: str) -> None:
@@ -413,50 +409,44 @@ def start(scene: DriverScene) -> Components:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_metrics_and_page_name_the_card_after_a_restart(play: Callable[..., None], lost: bool) -> None:
-    async def whole(scene: DriverScene) -> None:
-        node = Node(scene)
-        await scene.begin(label="", agent=False)
-        start(scene)
-        await node.offers(8)
-        if lost:
-            scene.machine.lose(node.bad)
-        else:
-            scene.machine.fail(ANY, 8, gpu=node.bad, times=None)
-        await node.offers(7)
-        for _ in range(2):
-            await scene.kill_agent()
-            components = start(scene)
-            await node.offers(7)
-            await scene.clock.sleep(60)
-            state = "lost" if lost else "withheld"
-            lines = components.metrics_text().decode().splitlines()
-            shown = [each for each in lines if each.startswith("tessera_gpu_health_state") and node.bad in each]
-            assert any(f'state="{state}"' in each and each.endswith(" 1") for each in shown), shown
-            usage = msgspec.json.decode(components.exporter.usage_json(), type=NodeUsage)
-            card = next(each for each in usage.cards if each.uuid == node.bad)
-            assert card.index == 3
-            assert card.health.state == state
-            assert len(usage.cards) == 8
-
-    play(whole, CARDS, mig=False)
-
-
-def test_xid_79_of_a_lost_card_is_counted_in_its_own_series_and_takes_no_other_card(
-    play: Callable[..., None],
-) -> None:
-    async def whole(scene: DriverScene) -> None:
-        node = Node(scene)
-        await scene.begin(label="", agent=False)
-        components = start(scene)
-        await node.offers(8)
+@pytest.mark.scene(CARDS, mig=False)
+async def test_metrics_and_page_name_the_card_after_a_restart(scene: DriverScene, lost: bool) -> None:
+    node = Node(scene)
+    await scene.begin(label="", agent=False)
+    start(scene)
+    await node.offers(8)
+    if lost:
         scene.machine.lose(node.bad)
+    else:
+        scene.machine.fail(ANY, 8, gpu=node.bad, times=None)
+    await node.offers(7)
+    for _ in range(2):
+        await scene.kill_agent()
+        components = start(scene)
         await node.offers(7)
-        await node.keeps(7, 60)
-        text = components.metrics_text().decode()
-        counted = [each for each in text.splitlines() if each.startswith("tessera_gpu_events_total")]
-        assert len(counted) == 1
-        assert node.bad in counted[0]
-        assert counted[0].endswith(" 1.0")
+        await scene.clock.sleep(60)
+        state = "lost" if lost else "withheld"
+        lines = components.metrics_text().decode().splitlines()
+        shown = [each for each in lines if each.startswith("tessera_gpu_health_state") and node.bad in each]
+        assert any(f'state="{state}"' in each and each.endswith(" 1") for each in shown), shown
+        usage = msgspec.json.decode(components.exporter.usage_json(), type=NodeUsage)
+        card = next(each for each in usage.cards if each.uuid == node.bad)
+        assert card.index == 3
+        assert card.health.state == state
+        assert len(usage.cards) == 8
 
-    play(whole, CARDS, mig=False)
+
+@pytest.mark.scene(CARDS, mig=False)
+async def test_xid_79_of_a_lost_card_is_counted_in_its_own_series_and_takes_no_other_card(scene: DriverScene) -> None:
+    node = Node(scene)
+    await scene.begin(label="", agent=False)
+    components = start(scene)
+    await node.offers(8)
+    scene.machine.lose(node.bad)
+    await node.offers(7)
+    await node.keeps(7, 60)
+    text = components.metrics_text().decode()
+    counted = [each for each in text.splitlines() if each.startswith("tessera_gpu_events_total")]
+    assert len(counted) == 1
+    assert node.bad in counted[0]
+    assert counted[0].endswith(" 1.0")

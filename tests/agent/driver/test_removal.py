@@ -58,117 +58,96 @@ async def managed(scene: DriverScene) -> Mapping[str, list[str]]:
     }
 
 
-def test_a_node_without_pods_is_left_with_nothing(play: Callable[..., None]) -> None:
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.start_life()
-        await scene.counts(True)
-        await scene.until(lambda: shows_offers(scene))
-        assert files(scene)
-        await ask(scene)
-        answer = await answered(scene, RemovalState.DONE)
-        assert all("stays in MIG mode" in note for note in answer.notes)
-        assert (scene.allocatable_now, scene.capacity_now) == (0, 0)
-        assert files(scene) == []
-        assert await managed(scene) == {"labels": [], "annotations": ["f:tessera.dev/removed"]}
-
-    play(story)
+async def test_a_node_without_pods_is_left_with_nothing(scene: DriverScene) -> None:
+    await scene.begin(agent=False)
+    scene.start_life()
+    await scene.counts(True)
+    await scene.until(lambda: shows_offers(scene))
+    assert files(scene)
+    await ask(scene)
+    answer = await answered(scene, RemovalState.DONE)
+    assert all("stays in MIG mode" in note for note in answer.notes)
+    assert (scene.allocatable_now, scene.capacity_now) == (0, 0)
+    assert files(scene) == []
+    assert await managed(scene) == {"labels": [], "annotations": ["f:tessera.dev/removed"]}
 
 
-def test_a_running_pod_keeps_its_slice_and_a_note_says_how_to_remove_it(play: Callable[..., None]) -> None:
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.start_life()
-        await hold_a_slice(scene)
-        await ask(scene)
-        (note,) = (await answered(scene, RemovalState.DONE)).notes
-        assert "3g.20gb at start 4 of GPU 0" in note
-        assert "used by pod default/web; once it is unused: nvidia-smi mig -i 0 -gi" in note
-        assert scene.places() == [SLICE]
-        assert files(scene) == []
-
-    play(story)
+async def test_a_running_pod_keeps_its_slice_and_a_note_says_how_to_remove_it(scene: DriverScene) -> None:
+    await scene.begin(agent=False)
+    scene.start_life()
+    await hold_a_slice(scene)
+    await ask(scene)
+    (note,) = (await answered(scene, RemovalState.DONE)).notes
+    assert "3g.20gb at start 4 of GPU 0" in note
+    assert "used by pod default/web; once it is unused: nvidia-smi mig -i 0 -gi" in note
+    assert scene.places() == [SLICE]
+    assert files(scene) == []
 
 
 @pytest.mark.parametrize(("request_", "left"), [("destroy-slices", []), ("keep-slices", [SLICE]), ("else", [SLICE])])
-def test_the_slice_of_an_ended_pod_is_destroyed_unless_slices_are_kept(
-    play: Callable[..., None], request_: str, left: list[object]
+async def test_the_slice_of_an_ended_pod_is_destroyed_unless_slices_are_kept(
+    scene: DriverScene, request_: str, left: list[object]
 ) -> None:
     """The agent dies as the pod ends, so the slice is still there when the next agent is asked to leave."""
-
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.start_life()
-        await hold_a_slice(scene)
-        await scene.kill_agent()
-        await scene.remove("web")
-        await ask(scene, request_)
-        scene.start_life()
-        answer = await answered(scene, RemovalState.DONE)
-        assert scene.places() == left
-        assert any("kept as requested" in note for note in answer.notes) is bool(left)
-
-    play(story)
+    await scene.begin(agent=False)
+    scene.start_life()
+    await hold_a_slice(scene)
+    await scene.kill_agent()
+    await scene.remove("web")
+    await ask(scene, request_)
+    scene.start_life()
+    answer = await answered(scene, RemovalState.DONE)
+    assert scene.places() == left
+    assert any("kept as requested" in note for note in answer.notes) is bool(left)
 
 
-def test_a_slice_that_somebody_else_made_stays(play: Callable[..., None]) -> None:
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.foreign(SLICE)
-        scene.start_life()
-        await scene.joined()
-        await ask(scene)
-        assert (await answered(scene, RemovalState.DONE)).notes == ()
-        assert scene.places() == [SLICE]
-
-    play(story)
+async def test_a_slice_that_somebody_else_made_stays(scene: DriverScene) -> None:
+    await scene.begin(agent=False)
+    scene.foreign(SLICE)
+    scene.start_life()
+    await scene.joined()
+    await ask(scene)
+    assert (await answered(scene, RemovalState.DONE)).notes == ()
+    assert scene.places() == [SLICE]
 
 
-def test_the_unused_instances_of_a_layout_are_destroyed(play: Callable[..., None]) -> None:
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(label="all-1g.5gb", agent=False)
-        scene.start_life()
-        await scene.counts(True)
-        assert len(scene.places()) == 7
-        await ask(scene)
-        await answered(scene, RemovalState.DONE)
-        assert scene.places() == []
-
-    play(story)
+async def test_the_unused_instances_of_a_layout_are_destroyed(scene: DriverScene) -> None:
+    await scene.begin(label="all-1g.5gb", agent=False)
+    scene.start_life()
+    await scene.counts(True)
+    assert len(scene.places()) == 7
+    await ask(scene)
+    await answered(scene, RemovalState.DONE)
+    assert scene.places() == []
 
 
-def test_a_node_without_a_driver_is_left_too(play: Callable[..., None]) -> None:
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.start_life()
-        await scene.tells("WaitingForDriver")
-        await ask(scene)
-        assert (await answered(scene, RemovalState.DONE)).notes == ()
-
-    play(story, driver=None)
+@pytest.mark.scene(driver=None)
+async def test_a_node_without_a_driver_is_left_too(scene: DriverScene) -> None:
+    await scene.begin(agent=False)
+    scene.start_life()
+    await scene.tells("WaitingForDriver")
+    await ask(scene)
+    assert (await answered(scene, RemovalState.DONE)).notes == ()
 
 
-def test_the_agent_stays_away_over_restarts_and_returns_without_the_request(play: Callable[..., None]) -> None:
-    async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.start_life()
-        await scene.counts(True)
-        await ask(scene)
-        await answered(scene, RemovalState.DONE)
-        await scene.kill_agent()
-        scene.start_life()
-        await scene.clock.sleep(60.0)
-        assert scene.allocatable_now == 0
-        await ask(scene, None)
-        await scene.counts(True)
-        await scene.joined()
+async def test_the_agent_stays_away_over_restarts_and_returns_without_the_request(scene: DriverScene) -> None:
+    await scene.begin(agent=False)
+    scene.start_life()
+    await scene.counts(True)
+    await ask(scene)
+    await answered(scene, RemovalState.DONE)
+    await scene.kill_agent()
+    scene.start_life()
+    await scene.clock.sleep(60.0)
+    assert scene.allocatable_now == 0
+    await ask(scene, None)
+    await scene.counts(True)
+    await scene.joined()
 
-        async def forgotten() -> bool:
-            return read_answer((await scene.client.get(NODES, NODE)).metadata.annotations) is None
+    async def forgotten() -> bool:
+        return read_answer((await scene.client.get(NODES, NODE)).metadata.annotations) is None
 
-        await scene.until(forgotten)
-
-    play(story)
+    await scene.until(forgotten)
 
 
 @pytest.mark.parametrize("after", [False, True])

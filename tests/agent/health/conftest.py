@@ -1,12 +1,13 @@
 """Two simulated cards, an agent's health monitor on virtual time, and the state that outlives the agent."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from tests.support.agent_runtime import make_parts
+from tests.support.scenes import marked_scene
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
@@ -193,5 +194,13 @@ def play(node: Node, story: Story) -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
+    return marked_scene(request, Node, tmp_path)
+
+
+@pytest.fixture
+async def agent(node: Node, virtual_time: None) -> AsyncIterator[Agent]:
+    """An agent on the node, on virtual time."""
+    made = await node.agent()
+    yield made
+    await made.stop()

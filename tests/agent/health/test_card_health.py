@@ -53,53 +53,46 @@ def test_evidence_is_worst_first_and_bounded() -> None:
     assert (len(found.evidence), found.cut) == (CARD_EVIDENCE, 5)
 
 
-def test_the_monitor_describes_its_cards(tmp_path: Path) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.xid(48)
-        node.xid(48)
-        await asyncio.sleep(0.1)
-        found = agent.watch.describe(node.one)
-        assert (found.state, found.evidence[0].count, found.since >= EPOCH) == (CardState.NEEDS_RESET, 2, True)
-        assert agent.watch.gpus_to_empty() == {node.one}
-        assert agent.watch.describe(node.other).state == CardState.HEALTHY
-        assert agent.watch.describe("GPU-of-another-node").state == CardState.UNKNOWN
-
-    play(Node(tmp_path), story)
+async def test_the_monitor_describes_its_cards(node: Node, agent: Agent) -> None:
+    node.xid(48)
+    node.xid(48)
+    await asyncio.sleep(0.1)
+    found = agent.watch.describe(node.one)
+    assert (found.state, found.evidence[0].count, found.since >= EPOCH) == (CardState.NEEDS_RESET, 2, True)
+    assert agent.watch.gpus_to_empty() == {node.one}
+    assert agent.watch.describe(node.other).state == CardState.HEALTHY
+    assert agent.watch.describe("GPU-of-another-node").state == CardState.UNKNOWN
 
 
-def test_a_card_that_cannot_be_measured_is_probed_at_once(tmp_path: Path) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        await asyncio.sleep(5)
-        probes = len(agent.hardware.probes)
-        agent.watch.note_unmeasured(node.one)
-        await asyncio.sleep(1)
-        assert len(agent.hardware.probes) == probes + 1
-        agent.watch.note_unmeasured("GPU-of-another-node")
-
-    play(Node(tmp_path), story)
+async def test_a_card_that_cannot_be_measured_is_probed_at_once(node: Node, agent: Agent) -> None:
+    await asyncio.sleep(5)
+    probes = len(agent.hardware.probes)
+    agent.watch.note_unmeasured(node.one)
+    await asyncio.sleep(1)
+    assert len(agent.hardware.probes) == probes + 1
+    agent.watch.note_unmeasured("GPU-of-another-node")
 
 
-def test_a_row_remapper_without_spare_rows_degrades_its_card_until_it_no_longer_reports_that(tmp_path: Path) -> None:
-    async def story(node: Node, agent: Agent) -> None:
+async def test_a_row_remapper_without_spare_rows_degrades_its_card_until_it_no_longer_reports_that(
+    node: Node, agent: Agent
+) -> None:
+    agent.watch.note_measured(node.one, {ROW_REMAPPING: ""})
+    assert agent.watch.condition().reason == "CardsHealthy"
+    agent.watch.note_measured(node.one, {ROW_REMAPPING: "no spare row"})
+    agent.watch.note_measured(node.one, {ROW_REMAPPING: "no spare row"})
+    probes = len(agent.hardware.probes)
+    await asyncio.sleep(3600)
+    assert len(agent.hardware.probes) - probes <= 122, "the card is probed no more often than a healthy one"
+    found = agent.watch.describe(node.one)
+    assert (found.state, found.evidence[0].count) == (CardState.DEGRADED, 1)
+    assert found.next.startswith("still allocated")
+    assert "no spare row" in agent.watch.condition().message
+    for seconds in (0, 31):
+        assert agent.watch.condition().reason == "CardDegraded"
+        await asyncio.sleep(seconds)
         agent.watch.note_measured(node.one, {ROW_REMAPPING: ""})
-        assert agent.watch.condition().reason == "CardsHealthy"
-        agent.watch.note_measured(node.one, {ROW_REMAPPING: "no spare row"})
-        agent.watch.note_measured(node.one, {ROW_REMAPPING: "no spare row"})
-        probes = len(agent.hardware.probes)
-        await asyncio.sleep(3600)
-        assert len(agent.hardware.probes) - probes <= 122, "the card is probed no more often than a healthy one"
-        found = agent.watch.describe(node.one)
-        assert (found.state, found.evidence[0].count) == (CardState.DEGRADED, 1)
-        assert found.next.startswith("still allocated")
-        assert "no spare row" in agent.watch.condition().message
-        for seconds in (0, 31):
-            assert agent.watch.condition().reason == "CardDegraded"
-            await asyncio.sleep(seconds)
-            agent.watch.note_measured(node.one, {ROW_REMAPPING: ""})
-        assert agent.watch.condition().reason == "CardsHealthy"
-        assert [reason for reason, _ in node.told] == ["GpuDegraded", "GpuRecovered"]
-
-    play(Node(tmp_path), story)
+    assert agent.watch.condition().reason == "CardsHealthy"
+    assert [reason for reason, _ in node.told] == ["GpuDegraded", "GpuRecovered"]
 
 
 def test_a_stored_state_of_rows_ends_if_the_card_was_replaced_meanwhile(tmp_path: Path) -> None:

@@ -26,30 +26,27 @@ from tessera.api.nodes.node_marks import Cordon
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
 
-def test_a_cordoned_card_is_withheld_and_is_no_fault(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.cordoned = (Cordon(node.one, "fan is loud"),)
-        agent.changes.notify()
-        await asyncio.sleep(0.1)
-        assert agent.watch.is_unhealthy(node.one)
-        assert not agent.watch.is_unhealthy(node.other)
-        found = agent.watch.describe(node.one)
-        assert (found.state, [each.source for each in found.evidence]) == (CardState.CORDONED, ["cordon"])
-        assert "fan is loud" in found.evidence[0].text
-        assert agent.watch.condition()[:2] == ("True", "CardCordoned")
-        assert "fan is loud; not allocated until it is uncordoned" in agent.watch.condition().message
-        assert [each.counts_for_breaker for each in agent.watch.card_faults()] == [False]
-        assert agent.gauge("tessera_gpu_health", gpu=node.one) == 0
-        await asyncio.sleep(2000)
-        assert agent.watch.is_unhealthy(node.one)
-        node.cordoned = ()
-        agent.changes.notify()
-        await asyncio.sleep(0.1)
-        assert not agent.watch.is_unhealthy(node.one)
-        assert agent.watch.condition().reason == "CardsHealthy"
-        assert [reason for reason, _ in node.told] == ["GpuCordoned", "GpuUncordoned"]
-
-    play(node, story)
+async def test_a_cordoned_card_is_withheld_and_is_no_fault(node: Node, agent: Agent) -> None:
+    node.cordoned = (Cordon(node.one, "fan is loud"),)
+    agent.changes.notify()
+    await asyncio.sleep(0.1)
+    assert agent.watch.is_unhealthy(node.one)
+    assert not agent.watch.is_unhealthy(node.other)
+    found = agent.watch.describe(node.one)
+    assert (found.state, [each.source for each in found.evidence]) == (CardState.CORDONED, ["cordon"])
+    assert "fan is loud" in found.evidence[0].text
+    assert agent.watch.condition()[:2] == ("True", "CardCordoned")
+    assert "fan is loud; not allocated until it is uncordoned" in agent.watch.condition().message
+    assert [each.counts_for_breaker for each in agent.watch.card_faults()] == [False]
+    assert agent.gauge("tessera_gpu_health", gpu=node.one) == 0
+    await asyncio.sleep(2000)
+    assert agent.watch.is_unhealthy(node.one)
+    node.cordoned = ()
+    agent.changes.notify()
+    await asyncio.sleep(0.1)
+    assert not agent.watch.is_unhealthy(node.one)
+    assert agent.watch.condition().reason == "CardsHealthy"
+    assert [reason for reason, _ in node.told] == ["GpuCordoned", "GpuUncordoned"]
 
 
 def test_a_cordon_outlives_agent_and_boot_before_the_node_is_seen(node: Node) -> None:

@@ -37,61 +37,52 @@ async def unfit(agent: Agent, *devices: AdvertisedDevice) -> set[str]:
     return {name for name, verdict in entry_health(devices, gpus, agent.watch.health_of).items() if not verdict.healthy}
 
 
-def test_a_contained_error_takes_only_its_instance_which_is_fit_again_soon(tmp_path: Path) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        made = []
-        for start in (0, 1):
-            gi = node.machine.create_gpu_instance(node.one, "1g.5gb", start)
-            made.append((gi, node.machine.create_compute_instance(node.one, gi, 0)))
-        (bad, mig), (_, neighbour) = made
-        entries = [*shares(mig.mig_uuid, node.one, 2), *shares(neighbour.mig_uuid, node.one, 2)]
-        node.xid(94, bad, mig.ci_id)
-        await asyncio.sleep(0.1)
-        assert await unfit(agent, *entries) == {f"{mig.mig_uuid}::0", f"{mig.mig_uuid}::1"}
-        assert not agent.watch.is_unhealthy(node.one)
-        await asyncio.sleep(29)
-        assert await unfit(agent, *entries)
-        await asyncio.sleep(11)
-        assert not await unfit(agent, *entries)
-
-    play(Node(tmp_path, mig=True), story)
+@pytest.mark.scene(mig=True)
+async def test_a_contained_error_takes_only_its_instance_which_is_fit_again_soon(node: Node, agent: Agent) -> None:
+    made = []
+    for start in (0, 1):
+        gi = node.machine.create_gpu_instance(node.one, "1g.5gb", start)
+        made.append((gi, node.machine.create_compute_instance(node.one, gi, 0)))
+    (bad, mig), (_, neighbour) = made
+    entries = [*shares(mig.mig_uuid, node.one, 2), *shares(neighbour.mig_uuid, node.one, 2)]
+    node.xid(94, bad, mig.ci_id)
+    await asyncio.sleep(0.1)
+    assert await unfit(agent, *entries) == {f"{mig.mig_uuid}::0", f"{mig.mig_uuid}::1"}
+    assert not agent.watch.is_unhealthy(node.one)
+    await asyncio.sleep(29)
+    assert await unfit(agent, *entries)
+    await asyncio.sleep(11)
+    assert not await unfit(agent, *entries)
 
 
-def test_an_instance_that_was_destroyed_takes_its_mark_along(tmp_path: Path) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.xid(94, 7, 0)
-        await asyncio.sleep(0.1)
-        assert not agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
-        told = len(node.told)
-        agent.watch.note_instance_destroyed(node.one, 7)
-        assert agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
-        assert len(node.told) == told, "nothing recovered, it is another instance"
-
-    play(Node(tmp_path, mig=True), story)
+@pytest.mark.scene(mig=True)
+async def test_an_instance_that_was_destroyed_takes_its_mark_along(node: Node, agent: Agent) -> None:
+    node.xid(94, 7, 0)
+    await asyncio.sleep(0.1)
+    assert not agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
+    told = len(node.told)
+    agent.watch.note_instance_destroyed(node.one, 7)
+    assert agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
+    assert len(node.told) == told, "nothing recovered, it is another instance"
 
 
-def test_the_fault_of_a_vanished_instance_ends_with_the_next_probe(tmp_path: Path) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
-        node.xid(94, gi, 0)
-        await asyncio.sleep(2)
-        assert not agent.watch.health_of(DeviceScope(node.one, gi, 0)).healthy
-        node.machine.destroy_gpu_instance(node.one, gi)
-        await asyncio.sleep(10)
-        assert agent.watch.health_of(DeviceScope(node.one, gi, 0)).healthy
-
-    play(Node(tmp_path, mig=True), story)
+@pytest.mark.scene(mig=True)
+async def test_the_fault_of_a_vanished_instance_ends_with_the_next_probe(node: Node, agent: Agent) -> None:
+    gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
+    node.xid(94, gi, 0)
+    await asyncio.sleep(2)
+    assert not agent.watch.health_of(DeviceScope(node.one, gi, 0)).healthy
+    node.machine.destroy_gpu_instance(node.one, gi)
+    await asyncio.sleep(10)
+    assert agent.watch.health_of(DeviceScope(node.one, gi, 0)).healthy
 
 
-def test_an_error_of_the_program_is_nothing(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.xid(13)
-        await asyncio.sleep(0.1)
-        assert agent.watch.condition().reason == "CardsHealthy"
-        assert node.told == []
-        assert agent.gauge("tessera_gpu_events_total", gpu=node.one, event="xid-13") == 1
-
-    play(node, story)
+async def test_an_error_of_the_program_is_nothing(node: Node, agent: Agent) -> None:
+    node.xid(13)
+    await asyncio.sleep(0.1)
+    assert agent.watch.condition().reason == "CardsHealthy"
+    assert node.told == []
+    assert agent.gauge("tessera_gpu_events_total", gpu=node.one, event="xid-13") == 1
 
 
 @pytest.mark.parametrize(
@@ -114,25 +105,22 @@ def test_the_variables_of_the_device_plugin_change_the_reactions(
     play(Node(tmp_path, environment=environment), story)
 
 
-def test_a_lost_card_is_out_until_the_node_is_booted(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.machine.lose(node.one)
-        await asyncio.sleep(0.1)
-        status, reason, message = agent.watch.condition()
-        assert (status, reason) == ("False", "CardUnhealthy")
-        assert message.startswith(f"GPU 0 ({node.one}): ")
-        assert "not allocated until the node is rebooted" in message
-        await asyncio.sleep(1000)
-        assert agent.watch.is_unhealthy(node.one)
-        assert not agent.watch.is_unhealthy(node.other)
-        await agent.stop()
-        node.machine.reboot()
-        node.boot = "boot-2"
-        after = await node.agent()
-        assert after.watch.condition().status == "True"
-        await after.stop()
-
-    play(node, story)
+async def test_a_lost_card_is_out_until_the_node_is_booted(node: Node, agent: Agent) -> None:
+    node.machine.lose(node.one)
+    await asyncio.sleep(0.1)
+    status, reason, message = agent.watch.condition()
+    assert (status, reason) == ("False", "CardUnhealthy")
+    assert message.startswith(f"GPU 0 ({node.one}): ")
+    assert "not allocated until the node is rebooted" in message
+    await asyncio.sleep(1000)
+    assert agent.watch.is_unhealthy(node.one)
+    assert not agent.watch.is_unhealthy(node.other)
+    await agent.stop()
+    node.machine.reboot()
+    node.boot = "boot-2"
+    after = await node.agent()
+    assert after.watch.condition().status == "True"
+    await after.stop()
 
 
 def test_a_card_that_was_lost_before_the_agent_came_is_out_at_once(node: Node) -> None:
@@ -163,22 +151,19 @@ def test_a_restart_of_the_agent_keeps_the_faults(node: Node) -> None:
     play(node, story)
 
 
-def test_a_boot_ends_stored_faults_also_if_its_id_comes_late(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.xid(79)
-        await asyncio.sleep(0.1)
-        await agent.stop()
-        node.boot = ""
-        after = await node.agent()
-        assert after.watch.is_unhealthy(node.one)
-        node.boot = "boot-2"
-        after.watch.set_cards([])
-        after.watch.set_cards(await after.hardware.devices())
-        await asyncio.sleep(0.1)
-        assert not after.watch.is_unhealthy(node.one)
-        await after.stop()
-
-    play(node, story)
+async def test_a_boot_ends_stored_faults_also_if_its_id_comes_late(node: Node, agent: Agent) -> None:
+    node.xid(79)
+    await asyncio.sleep(0.1)
+    await agent.stop()
+    node.boot = ""
+    after = await node.agent()
+    assert after.watch.is_unhealthy(node.one)
+    node.boot = "boot-2"
+    after.watch.set_cards([])
+    after.watch.set_cards(await after.hardware.devices())
+    await asyncio.sleep(0.1)
+    assert not after.watch.is_unhealthy(node.one)
+    await after.stop()
 
 
 def test_faults_before_the_boot_id_is_known_belong_to_the_first_known_boot(node: Node) -> None:
@@ -194,33 +179,27 @@ def test_faults_before_the_boot_id_is_known_belong_to_the_first_known_boot(node:
     play(node, story)
 
 
-def test_a_restart_with_a_clock_that_went_back_prolongs_nothing(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.xid(94)
-        await asyncio.sleep(0.1)
-        await agent.stop()
-        node.clock.ahead -= 86_400
-        after = await node.agent()
-        assert after.watch.is_unhealthy(node.one)
-        await asyncio.sleep(41)
-        assert not after.watch.is_unhealthy(node.one)
-        await after.stop()
-
-    play(node, story)
+async def test_a_restart_with_a_clock_that_went_back_prolongs_nothing(node: Node, agent: Agent) -> None:
+    node.xid(94)
+    await asyncio.sleep(0.1)
+    await agent.stop()
+    node.clock.ahead -= 86_400
+    after = await node.agent()
+    assert after.watch.is_unhealthy(node.one)
+    await asyncio.sleep(41)
+    assert not after.watch.is_unhealthy(node.one)
+    await after.stop()
 
 
-def test_a_clock_that_is_set_changes_nothing_while_the_agent_runs(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.xid(94)
-        await asyncio.sleep(0.1)
-        node.clock.ahead += 86_400
-        await asyncio.sleep(1)
-        assert agent.watch.is_unhealthy(node.one)
-        node.clock.ahead -= 2 * 86_400
-        await asyncio.sleep(40)
-        assert not agent.watch.is_unhealthy(node.one)
-
-    play(node, story)
+async def test_a_clock_that_is_set_changes_nothing_while_the_agent_runs(node: Node, agent: Agent) -> None:
+    node.xid(94)
+    await asyncio.sleep(0.1)
+    node.clock.ahead += 86_400
+    await asyncio.sleep(1)
+    assert agent.watch.is_unhealthy(node.one)
+    node.clock.ahead -= 2 * 86_400
+    await asyncio.sleep(40)
+    assert not agent.watch.is_unhealthy(node.one)
 
 
 def test_faults_that_cannot_be_saved_stay_in_force_and_are_counted(node: Node) -> None:
@@ -251,113 +230,90 @@ def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> 
     play(node, story)
 
 
-def test_while_events_cannot_be_read_all_cards_are_probed_often(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        await asyncio.sleep(65)
-        agent.hardware.probes.clear()
-        node.machine.fail("wait_event", UnknownNvmlError, times=None)
-        agent.watch.note_event_watch_failure("unknown error")
-        await asyncio.sleep(31)
-        assert len(agent.hardware.probes) == 6
-
-    play(node, story)
+async def test_while_events_cannot_be_read_all_cards_are_probed_often(node: Node, agent: Agent) -> None:
+    await asyncio.sleep(65)
+    agent.hardware.probes.clear()
+    node.machine.fail("wait_event", UnknownNvmlError, times=None)
+    agent.watch.note_event_watch_failure("unknown error")
+    await asyncio.sleep(31)
+    assert len(agent.hardware.probes) == 6
 
 
-def test_an_error_of_a_card_that_the_driver_cannot_name_takes_all_and_asks_all(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        await asyncio.sleep(30)
-        agent.hardware.probes.clear()
-        node.machine.report(SimEvent(GpuEventKind.XID, None, 94, None, None))
-        await asyncio.sleep(1)
-        assert agent.watch.is_unhealthy(node.one)
-        assert agent.watch.is_unhealthy(node.other)
-        assert len(agent.hardware.probes) == 2
-
-    play(node, story)
+async def test_an_error_of_a_card_that_the_driver_cannot_name_takes_all_and_asks_all(node: Node, agent: Agent) -> None:
+    await asyncio.sleep(30)
+    agent.hardware.probes.clear()
+    node.machine.report(SimEvent(GpuEventKind.XID, None, 94, None, None))
+    await asyncio.sleep(1)
+    assert agent.watch.is_unhealthy(node.one)
+    assert agent.watch.is_unhealthy(node.other)
+    assert len(agent.hardware.probes) == 2
 
 
-def test_the_driver_s_own_verdict_takes_a_card_and_gives_it_back(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.asks_for(RecoveryAction.DRAIN_AND_RESET)
-        await asyncio.sleep(61)
-        assert agent.watch.health_of(DeviceScope(node.one)).text == "the driver asks for: drain and reset"
-        await asyncio.sleep(600)
-        assert agent.watch.is_unhealthy(node.one)
-        node.asks_for(RecoveryAction.NONE)
-        agent.watch.note_card_reset(node.one)
-        await asyncio.sleep(41)
-        assert not agent.watch.is_unhealthy(node.one)
-
-    play(node, story)
+async def test_the_driver_s_own_verdict_takes_a_card_and_gives_it_back(node: Node, agent: Agent) -> None:
+    node.asks_for(RecoveryAction.DRAIN_AND_RESET)
+    await asyncio.sleep(61)
+    assert agent.watch.health_of(DeviceScope(node.one)).text == "the driver asks for: drain and reset"
+    await asyncio.sleep(600)
+    assert agent.watch.is_unhealthy(node.one)
+    node.asks_for(RecoveryAction.NONE)
+    agent.watch.note_card_reset(node.one)
+    await asyncio.sleep(41)
+    assert not agent.watch.is_unhealthy(node.one)
 
 
-def test_a_verdict_that_an_event_announces_is_read_at_once(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.asks_for(RecoveryAction.GPU_RESET)
-        node.xid(154)
-        await asyncio.sleep(1.1)
-        assert agent.watch.health_of(DeviceScope(node.one)).reaction is Reaction.RESET
-
-    play(node, story)
+async def test_a_verdict_that_an_event_announces_is_read_at_once(node: Node, agent: Agent) -> None:
+    node.asks_for(RecoveryAction.GPU_RESET)
+    node.xid(154)
+    await asyncio.sleep(1.1)
+    assert agent.watch.health_of(DeviceScope(node.one)).reaction is Reaction.RESET
 
 
-def test_a_card_whose_driver_hangs_is_taken_and_no_other_is(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.machine.slow("memory", 10_000)
-        await asyncio.sleep(200)
-        out = {gpu: agent.watch.is_unhealthy(gpu) for gpu in (node.one, node.other)}
-        assert sorted(out.values()) == [False, True]
-        assert "no answer within 10 s" in agent.watch.condition().message
-        assert agent.gauge("tessera_gpu_probes_total", result="not-asked")
-
-    play(node, story)
+async def test_a_card_whose_driver_hangs_is_taken_and_no_other_is(node: Node, agent: Agent) -> None:
+    node.machine.slow("memory", 10_000)
+    await asyncio.sleep(200)
+    out = {gpu: agent.watch.is_unhealthy(gpu) for gpu in (node.one, node.other)}
+    assert sorted(out.values()) == [False, True]
+    assert "no answer within 10 s" in agent.watch.condition().message
+    assert agent.gauge("tessera_gpu_probes_total", result="not-asked")
 
 
-def test_healthy_cards_are_probed_seldom_and_suspected_ones_often(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        probes = agent.hardware.probes
-        assert len(probes) == 2, "each at the start"
-        await asyncio.sleep(185)
-        assert len(probes) == 8
-        probes.clear()
+async def test_healthy_cards_are_probed_seldom_and_suspected_ones_often(node: Node, agent: Agent) -> None:
+    probes = agent.hardware.probes
+    assert len(probes) == 2, "each at the start"
+    await asyncio.sleep(185)
+    assert len(probes) == 8
+    probes.clear()
+    node.xid(94)
+    await asyncio.sleep(35)
+    of_the_bad = [round(at - probes[0]) for at in probes]
+    assert of_the_bad[:4] == [0, 10, 20, 30]
+
+
+async def test_a_storm_of_events_is_no_storm_of_probes(node: Node, agent: Agent) -> None:
+    agent.hardware.probes.clear()
+    for _ in range(50):
         node.xid(94)
-        await asyncio.sleep(35)
-        of_the_bad = [round(at - probes[0]) for at in probes]
-        assert of_the_bad[:4] == [0, 10, 20, 30]
-
-    play(node, story)
+        await asyncio.sleep(0.1)
+    assert len(agent.hardware.probes) <= 7
 
 
-def test_a_storm_of_events_is_no_storm_of_probes(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        agent.hardware.probes.clear()
-        for _ in range(50):
-            node.xid(94)
-            await asyncio.sleep(0.1)
-        assert len(agent.hardware.probes) <= 7
-
-    play(node, story)
-
-
-def test_every_change_of_health_is_reported_once_and_shown(tmp_path: Path) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
-        for _ in range(3):
-            node.xid(94, gi)
-            await asyncio.sleep(0.1)
-        where = f"GPU 0 ({node.one}) GPU instance {gi}"
-        ((reason, text),) = node.told
-        assert reason == "GpuUnhealthy"
-        for fact in (where, "XID 94", "not allocated", "until its probes succeed"):
-            assert fact in text
-        assert agent.watch.condition().message == node.told[0][1]
-        assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.WITHHOLD
-        assert agent.gauge("tessera_gpu_health", gpu=node.other) == Reaction.IGNORE
-        await asyncio.sleep(45)
-        assert node.told[1:] == [("GpuRecovered", f"{where}: nothing is wrong with it any more")]
-        assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.IGNORE
-
-    play(Node(tmp_path, mig=True), story)
+@pytest.mark.scene(mig=True)
+async def test_every_change_of_health_is_reported_once_and_shown(node: Node, agent: Agent) -> None:
+    gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
+    for _ in range(3):
+        node.xid(94, gi)
+        await asyncio.sleep(0.1)
+    where = f"GPU 0 ({node.one}) GPU instance {gi}"
+    ((reason, text),) = node.told
+    assert reason == "GpuUnhealthy"
+    for fact in (where, "XID 94", "not allocated", "until its probes succeed"):
+        assert fact in text
+    assert agent.watch.condition().message == node.told[0][1]
+    assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.WITHHOLD
+    assert agent.gauge("tessera_gpu_health", gpu=node.other) == Reaction.IGNORE
+    await asyncio.sleep(45)
+    assert node.told[1:] == [("GpuRecovered", f"{where}: nothing is wrong with it any more")]
+    assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.IGNORE
 
 
 def test_before_the_cards_are_known_nothing_is_claimed(node: Node) -> None:
@@ -369,16 +325,13 @@ def test_before_the_cards_are_known_nothing_is_claimed(node: Node) -> None:
     run_virtual(begun())
 
 
-def test_a_card_that_left_the_node_is_not_probed_and_not_shown(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        left = [each for each in await agent.hardware.devices() if each.uuid == node.other]
-        node.xid(48)
-        await asyncio.sleep(0.1)
-        agent.watch.set_cards(left)
-        assert agent.watch.condition().status == "True"
-        assert agent.gauge("tessera_gpu_health", gpu=node.one) is None
-
-    play(node, story)
+async def test_a_card_that_left_the_node_is_not_probed_and_not_shown(node: Node, agent: Agent) -> None:
+    left = [each for each in await agent.hardware.devices() if each.uuid == node.other]
+    node.xid(48)
+    await asyncio.sleep(0.1)
+    agent.watch.set_cards(left)
+    assert agent.watch.condition().status == "True"
+    assert agent.gauge("tessera_gpu_health", gpu=node.one) is None
 
 
 def test_the_same_cards_again_notify_no_part(node: Node) -> None:

@@ -30,29 +30,28 @@ def _counted(agent: Agent) -> set[CardRule]:
     return {fault.key for fault in agent.watch.card_faults() if fault.counts_for_breaker}
 
 
-def test_a_spared_card_stays_allocated_and_is_taken_away_when_the_breaker_closes(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.xid(48)
-        await asyncio.sleep(0.1)
-        assert _counted(agent) == {CardRule(node.one, "XID 48")}
-        assert agent.watch.is_unhealthy(node.one)
-        node.spared = frozenset({CardRule(node.one, "XID 48")})
-        node.xid(63)  # any change has the agent look at its Node
-        await asyncio.sleep(2)
-        assert not agent.watch.is_unhealthy(node.one)
-        found = agent.watch.describe(node.one)
-        assert (found.state, "spared by the breaker" in found.next) == (CardState.DEGRADED, True)
-        assert {(each.source, each.spared) for each in found.evidence} == {("XID 48", True), ("XID 63", False)}
-        assert _counted(agent) == {CardRule(node.one, "XID 48")}
-        assert agent.watch.condition().reason == "CardDegraded"
-        assert "spared by the breaker" in agent.watch.condition().message
-        node.spared = frozenset()
-        node.xid(63)
-        await asyncio.sleep(2)
-        assert agent.watch.describe(node.one).state == CardState.NEEDS_RESET
-        assert [reason for reason, _ in node.told] == ["GpuUnhealthy", "GpuDegraded", "GpuUnhealthy"]
-
-    play(node, story)
+async def test_a_spared_card_stays_allocated_and_is_taken_away_when_the_breaker_closes(
+    node: Node, agent: Agent
+) -> None:
+    node.xid(48)
+    await asyncio.sleep(0.1)
+    assert _counted(agent) == {CardRule(node.one, "XID 48")}
+    assert agent.watch.is_unhealthy(node.one)
+    node.spared = frozenset({CardRule(node.one, "XID 48")})
+    node.xid(63)  # any change has the agent look at its Node
+    await asyncio.sleep(2)
+    assert not agent.watch.is_unhealthy(node.one)
+    found = agent.watch.describe(node.one)
+    assert (found.state, "spared by the breaker" in found.next) == (CardState.DEGRADED, True)
+    assert {(each.source, each.spared) for each in found.evidence} == {("XID 48", True), ("XID 63", False)}
+    assert _counted(agent) == {CardRule(node.one, "XID 48")}
+    assert agent.watch.condition().reason == "CardDegraded"
+    assert "spared by the breaker" in agent.watch.condition().message
+    node.spared = frozenset()
+    node.xid(63)
+    await asyncio.sleep(2)
+    assert agent.watch.describe(node.one).state == CardState.NEEDS_RESET
+    assert [reason for reason, _ in node.told] == ["GpuUnhealthy", "GpuDegraded", "GpuUnhealthy"]
 
 
 def test_a_spared_card_is_not_reset(node: Node) -> None:
@@ -68,18 +67,15 @@ def test_a_spared_card_is_not_reset(node: Node) -> None:
     play(node, story)
 
 
-def test_a_lost_card_is_never_spared_nor_counted(node: Node) -> None:
-    async def story(node: Node, agent: Agent) -> None:
-        node.spared = frozenset({CardRule(node.one, "probe"), CardRule(node.one, "XID 79")})
-        node.xid(79)
-        node.machine.lose(GpuUuid(node.one))
-        await asyncio.sleep(2)
-        assert agent.watch.is_unhealthy(node.one)
-        assert agent.watch.describe(node.one).state == CardState.LOST
-        assert _counted(agent) == {CardRule(node.one, "XID 79")}
-        assert {(fault.rule, fault.lost) for fault in agent.watch.card_faults()} == {("XID 79", False), ("probe", True)}
-
-    play(node, story)
+async def test_a_lost_card_is_never_spared_nor_counted(node: Node, agent: Agent) -> None:
+    node.spared = frozenset({CardRule(node.one, "probe"), CardRule(node.one, "XID 79")})
+    node.xid(79)
+    node.machine.lose(GpuUuid(node.one))
+    await asyncio.sleep(2)
+    assert agent.watch.is_unhealthy(node.one)
+    assert agent.watch.describe(node.one).state == CardState.LOST
+    assert _counted(agent) == {CardRule(node.one, "XID 79")}
+    assert {(fault.rule, fault.lost) for fault in agent.watch.card_faults()} == {("XID 79", False), ("probe", True)}
 
 
 CARDS = (GpuUuid("GPU-1"), GpuUuid("GPU-2"))

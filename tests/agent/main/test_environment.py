@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from tests.agent.conftest import Place, Scene
 
@@ -34,25 +34,19 @@ def physical_device_ids(env: Mapping[str, str], devices: int) -> list[int]:
     ],
     ids=["one", "three", "two sizes", "two containers", "init container", "two sizes of an init container"],
 )
-def test_vllm_finds_its_devices_in_every_container_and_at_every_start(
-    play: Callable[..., None],
-    init: dict[str, dict[str, int]],
-    containers: dict[str, dict[str, int]],
-    places: list[Place],
+async def test_vllm_finds_its_devices_in_every_container_and_at_every_start(
+    scene: Scene, init: dict[str, dict[str, int]], containers: dict[str, dict[str, int]], places: list[Place]
 ) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.begin_slicing()
-        await scene.pod("web", containers, init=init)
-        await scene.promise("web", *places)
-        await scene.bind("web")
-        await scene.admit("web")
-        for name, counts in {**init, **containers}.items():
-            if not counts:
-                continue
-            for _ in ("first start", "restart"):
-                env = await scene.start("web", name)
-                slices = sum(counts.values())
-                assert physical_device_ids(env, slices) == list(range(slices))
-                assert len(env["NVIDIA_VISIBLE_DEVICES"].split(",")) == slices
-
-    play(story)
+    await scene.begin_slicing()
+    await scene.pod("web", containers, init=init)
+    await scene.promise("web", *places)
+    await scene.bind("web")
+    await scene.admit("web")
+    for name, counts in {**init, **containers}.items():
+        if not counts:
+            continue
+        for _ in ("first start", "restart"):
+            env = await scene.start("web", name)
+            slices = sum(counts.values())
+            assert physical_device_ids(env, slices) == list(range(slices))
+            assert len(env["NVIDIA_VISIBLE_DEVICES"].split(",")) == slices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,10 @@ class PausingScene(DriverScene):
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[[Callable[[PausingScene], Coroutine[Any, Any, None]]], None]:
-    return functools.partial(play_scene, PausingScene, tmp_path)
+async def scene(tmp_path: Path, virtual_time: None) -> AsyncIterator[PausingScene]:
+    made = PausingScene(tmp_path)
+    yield made
+    await made.end()
 
 
 async def notify_often(changes: ChangeNotifier, clock: Any, seconds: float) -> None:
@@ -100,82 +102,74 @@ async def notify_often(changes: ChangeNotifier, clock: Any, seconds: float) -> N
         changes.notify()
 
 
-def test_nvml_that_fails_is_opened_with_doubling_pauses(play: Any) -> None:
-    async def story(scene: PausingScene) -> None:
-        scene.machine.fail("devices", UnknownNvmlError, times=40)
-        await scene.begin(agent=False)
-        scene.load()
-        scene.validate()
-        began = scene.clock.monotonic()
-        scene.start_life()
-        await scene.until(functools.partial(_is_opened, scene, 40), 3600)
-        pauses = [after - before for before, after in zip(scene.opened[:39], scene.opened[1:40], strict=True)]
-        for number, pause in enumerate(pauses):
-            assert min(LONGEST, FIRST_PAUSE * 2**number) <= pause < LONGEST + 1, (number, pauses)
-        assert scene.clock.monotonic() - began > 15 * 60
-        await scene.tells("Advertised")
-
-    play(story)
+async def test_nvml_that_fails_is_opened_with_doubling_pauses(scene: PausingScene) -> None:
+    scene.machine.fail("devices", UnknownNvmlError, times=40)
+    await scene.begin(agent=False)
+    scene.load()
+    scene.validate()
+    began = scene.clock.monotonic()
+    scene.start_life()
+    await scene.until(functools.partial(_is_opened, scene, 40), 3600)
+    pauses = [after - before for before, after in zip(scene.opened[:39], scene.opened[1:40], strict=True)]
+    for number, pause in enumerate(pauses):
+        assert min(LONGEST, FIRST_PAUSE * 2**number) <= pause < LONGEST + 1, (number, pauses)
+    assert scene.clock.monotonic() - began > 15 * 60
+    await scene.tells("Advertised")
 
 
 async def _is_opened(scene: PausingScene, times: int) -> bool:
     return len(scene.opened) >= times
 
 
-def test_a_change_from_outside_ends_the_pause_at_once(play: Any) -> None:
-    async def story(scene: PausingScene) -> None:
-        scene.machine.fail("devices", UnknownNvmlError, times=6)
-        await scene.begin(agent=False)
-        scene.load()
-        scene.validate()
-        scene.start_life()
-        await scene.until(functools.partial(_is_opened, scene, 6))
+async def test_a_change_from_outside_ends_the_pause_at_once(scene: PausingScene) -> None:
+    scene.machine.fail("devices", UnknownNvmlError, times=6)
+    await scene.begin(agent=False)
+    scene.load()
+    scene.validate()
+    scene.start_life()
+    await scene.until(functools.partial(_is_opened, scene, 6))
+    await scene.clock.sleep(0.1)
+    scene.markers.write(DRIVER_READY, "somebody else writes what the agent has removed")
+    await scene.clock.sleep(5.0)
+    assert len(scene.opened) == 6
+    scene.stop_container()
+    await scene.clock.sleep(0.1)
+    scene.load()
+    scene.validate()
+    await scene.clock.sleep(0.1)
+    assert len(scene.opened) > 6
+
+
+async def test_a_condition_that_the_server_refuses_is_not_written_again_because_the_node_changes(
+    scene: PausingScene,
+) -> None:
+    await scene.advertise()
+    assert scene.transport is not None
+    scene.transport.refused = f"/nodes/{NODE}/status"
+    scene.stop_container()
+    for number in range(600):
         await scene.clock.sleep(0.1)
-        scene.markers.write(DRIVER_READY, "somebody else writes what the agent has removed")
-        await scene.clock.sleep(5.0)
-        assert len(scene.opened) == 6
-        scene.stop_container()
+        await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": {"other": str(number)}}})
+    # The agent's other conditions go to the same path, with pauses of their own.
+    assert 3 <= scene.transport.times < 40
+
+
+async def test_a_status_that_the_server_refuses_is_not_written_again_because_something_else_changes(
+    scene: PausingScene,
+) -> None:
+    await scene.advertise()
+    await scene.joined()
+    assert scene.transport is not None
+    scene.transport.refused = f"/instaslices/{NODE}/status"
+    await scene.pod("web", {"main": {"3g.20gb": 1}})
+    await scene.promise("web", ("3g.20gb", 0, 4))
+    await scene.bind("web")
+    for number in range(600):
         await scene.clock.sleep(0.1)
-        scene.load()
-        scene.validate()
-        await scene.clock.sleep(0.1)
-        assert len(scene.opened) > 6
-
-    play(story)
-
-
-def test_a_condition_that_the_server_refuses_is_not_written_again_because_the_node_changes(play: Any) -> None:
-    async def story(scene: PausingScene) -> None:
-        await scene.advertise()
-        assert scene.transport is not None
-        scene.transport.refused = f"/nodes/{NODE}/status"
-        scene.stop_container()
-        for number in range(600):
-            await scene.clock.sleep(0.1)
-            await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": {"other": str(number)}}})
-        # The agent's other conditions go to the same path, with pauses of their own.
-        assert 3 <= scene.transport.times < 40
-
-    play(story)
-
-
-def test_a_status_that_the_server_refuses_is_not_written_again_because_something_else_changes(play: Any) -> None:
-    async def story(scene: PausingScene) -> None:
-        await scene.advertise()
-        await scene.joined()
-        assert scene.transport is not None
-        scene.transport.refused = f"/instaslices/{NODE}/status"
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", ("3g.20gb", 0, 4))
-        await scene.bind("web")
-        for number in range(600):
-            await scene.clock.sleep(0.1)
-            await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": {"other": str(number)}}})
-        assert 3 <= scene.transport.times < 20
-        scene.transport.refused = "nothing"
-        await scene.until(functools.partial(scene.admitted, "web"))
-
-    play(story)
+        await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": {"other": str(number)}}})
+    assert 3 <= scene.transport.times < 20
+    scene.transport.refused = "nothing"
+    await scene.until(functools.partial(scene.admitted, "web"))
 
 
 def test_kubelet_that_fails_in_ever_new_words_is_not_asked_again_at_once(tmp_path: Path) -> None:

@@ -17,57 +17,48 @@ if TYPE_CHECKING:
 TIMEOUT = 30.0
 
 
-def test_a_foreign_instance_without_a_compute_instance_is_not_touched(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        gpu = scene.machine.uuids()[0]
-        scene.machine.create_gpu_instance(gpu, "3g.20gb", 0)
-        await scene.begin_slicing()
-        await scene.until(scene.foreign_is_told)
-        (told,) = (await scene.object()).status.node_resources.foreign
-        assert (told.profile, told.start, told.size) == ("3g.20gb", 0, 4)
-        assert [len(each.compute_instances) for _, each in scene.instances()] == [0]
-
-    play(story)
+async def test_a_foreign_instance_without_a_compute_instance_is_not_touched(scene: Scene) -> None:
+    gpu = scene.machine.uuids()[0]
+    scene.machine.create_gpu_instance(gpu, "3g.20gb", 0)
+    await scene.begin_slicing()
+    await scene.until(scene.foreign_is_told)
+    (told,) = (await scene.object()).status.node_resources.foreign
+    assert (told.profile, told.start, told.size) == ("3g.20gb", 0, 4)
+    assert [len(each.compute_instances) for _, each in scene.instances()] == [0]
 
 
-def test_an_instance_of_ours_whose_compute_instance_could_not_be_made_is_made_anew(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        scene.machine.fail("create_compute_instance", UnknownNvmlError, times=3)
-        await scene.begin_slicing()
-        await scene.pod("web", {"main": {"3g.20gb": 1}})
-        await scene.promise("web", ("3g.20gb", 0, 4))
-        await scene.kill_agent()
-        scene.start_agent()
-        await scene.bind("web")
-        await scene.until(functools.partial(scene.admitted, "web"))
-        await scene.start("web", "main")
-        assert scene.places() == [("3g.20gb", 0, 4)]
-
-    play(story)
+async def test_an_instance_of_ours_whose_compute_instance_could_not_be_made_is_made_anew(scene: Scene) -> None:
+    scene.machine.fail("create_compute_instance", UnknownNvmlError, times=3)
+    await scene.begin_slicing()
+    await scene.pod("web", {"main": {"3g.20gb": 1}})
+    await scene.promise("web", ("3g.20gb", 0, 4))
+    await scene.kill_agent()
+    scene.start_agent()
+    await scene.bind("web")
+    await scene.until(functools.partial(scene.admitted, "web"))
+    await scene.start("web", "main")
+    assert scene.places() == [("3g.20gb", 0, 4)]
 
 
-def test_a_kubelet_that_is_restarted_while_an_init_container_runs_starts_all_with_the_same_slices(
-    play: Callable[..., None],
+async def test_a_kubelet_that_is_restarted_while_an_init_container_runs_starts_all_with_the_same_slices(
+    scene: Scene,
 ) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.begin_slicing()
-        await scene.pod("web", {"main": {"1g.5gb": 1, "2g.10gb": 1}}, init={"setup": {"1g.5gb": 1}})
-        places = [("1g.5gb", 0, 3), ("2g.10gb", 0, 4)]
-        await scene.promise("web", *places)
-        await scene.bind("web")
-        await scene.until(functools.partial(scene.admitted, "web"))
-        before = await scene.start("web", "setup")
-        scene.bus.stop()
-        await scene.kubelet.restart()
-        scene.bus.start(scene.kubelet.add_plugin, scene.kubelet)
-        await scene.until(functools.partial(scene.allocatable, "nvidia.com/mig-1g.5gb", 7))
-        assert await scene.start("web", "setup") == before
-        both = await scene.start("web", "main")
-        assert set(both["NVIDIA_VISIBLE_DEVICES"].split(",")) == {scene.mig_uuid(place) for place in places}
-        assert before["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(places[0])
-        assert scene.places() == places
-
-    play(story)
+    await scene.begin_slicing()
+    await scene.pod("web", {"main": {"1g.5gb": 1, "2g.10gb": 1}}, init={"setup": {"1g.5gb": 1}})
+    places = [("1g.5gb", 0, 3), ("2g.10gb", 0, 4)]
+    await scene.promise("web", *places)
+    await scene.bind("web")
+    await scene.until(functools.partial(scene.admitted, "web"))
+    before = await scene.start("web", "setup")
+    scene.bus.stop()
+    await scene.kubelet.restart()
+    scene.bus.start(scene.kubelet.add_plugin, scene.kubelet)
+    await scene.until(functools.partial(scene.allocatable, "nvidia.com/mig-1g.5gb", 7))
+    assert await scene.start("web", "setup") == before
+    both = await scene.start("web", "main")
+    assert set(both["NVIDIA_VISIBLE_DEVICES"].split(",")) == {scene.mig_uuid(place) for place in places}
+    assert before["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(places[0])
+    assert scene.places() == places
 
 
 def test_fifty_six_pods_of_a_rebooted_node_start_within_kubelets_timeout(play: Callable[..., None]) -> None:

@@ -101,95 +101,81 @@ ONE, TWO = {"1g.5gb": 1}, {"1g.5gb": 1, "2g.10gb": 1}
 
 
 @pytest.mark.parametrize("app", [TWO, dict(reversed(TWO.items()))], ids=["small first", "large first"])
-def test_an_init_container_does_not_see_the_slice_beside_its_own(play: Callable[..., None], app: Counts) -> None:
-    async def story(scene: Scene) -> None:
-        life = Life(scene, {"load": ONE}, {"main": app})
-        await life.begin()
-        for code in (1, 0):
-            assert await life.start("load") == ["1g.5gb"]
-            await life.end("load", code)
-        for code in (1, 0):
-            assert await life.start("main") == ["1g.5gb", "2g.10gb"]
-            await life.end("main", code)
-
-    play(story, "2xA100-40GB")
+@pytest.mark.scene("2xA100-40GB")
+async def test_an_init_container_does_not_see_the_slice_beside_its_own(scene: Scene, app: Counts) -> None:
+    life = Life(scene, {"load": ONE}, {"main": app})
+    await life.begin()
+    for code in (1, 0):
+        assert await life.start("load") == ["1g.5gb"]
+        await life.end("load", code)
+    for code in (1, 0):
+        assert await life.start("main") == ["1g.5gb", "2g.10gb"]
+        await life.end("main", code)
 
 
-def test_a_sidecar_is_not_mistaken_for_the_init_container_before_it(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        life = Life(scene, {"load": ONE, "side": TWO, "warm": ONE}, {"main": ONE}, sidecars=["side"])
-        await life.begin()
+@pytest.mark.scene("2xA100-40GB")
+async def test_a_sidecar_is_not_mistaken_for_the_init_container_before_it(scene: Scene) -> None:
+    life = Life(scene, {"load": ONE, "side": TWO, "warm": ONE}, {"main": ONE}, sidecars=["side"])
+    await life.begin()
+    assert await life.start("load") == ["1g.5gb"]
+    await life.end("load")
+    assert await life.start("side") == ["1g.5gb", "2g.10gb"]
+    assert await life.start("warm") == ["1g.5gb"]
+    await life.end("side", 1)
+    assert await life.start("side") == ["1g.5gb", "2g.10gb"]
+    await life.end("warm")
+    assert await life.start("main") == ["1g.5gb"]
+
+
+@pytest.mark.scene("2xA100-40GB")
+async def test_an_init_container_adds_slices_to_those_of_the_one_before_it(scene: Scene) -> None:
+    """No app container holds any of them, so pod-resources lists nobody."""
+    life = Life(scene, {"load": ONE, "warm": {"1g.5gb": 2}}, {"main": {}})
+    await life.begin()
+    for _ in ("first sandbox", "second"):
         assert await life.start("load") == ["1g.5gb"]
         await life.end("load")
-        assert await life.start("side") == ["1g.5gb", "2g.10gb"]
-        assert await life.start("warm") == ["1g.5gb"]
-        await life.end("side", 1)
-        assert await life.start("side") == ["1g.5gb", "2g.10gb"]
-        await life.end("warm")
-        assert await life.start("main") == ["1g.5gb"]
-
-    play(story, "2xA100-40GB")
+        for code in (1, 0):
+            assert await life.start("warm") == ["1g.5gb", "1g.5gb"]
+            await life.end("warm", code)
+        assert await life.start("main") == []
+        await life.new_sandbox()
 
 
-def test_an_init_container_adds_slices_to_those_of_the_one_before_it(play: Callable[..., None]) -> None:
-    """No app container holds any of them, so pod-resources lists nobody."""
-
-    async def story(scene: Scene) -> None:
-        life = Life(scene, {"load": ONE, "warm": {"1g.5gb": 2}}, {"main": {}})
-        await life.begin()
-        for _ in ("first sandbox", "second"):
-            assert await life.start("load") == ["1g.5gb"]
-            await life.end("load")
-            for code in (1, 0):
-                assert await life.start("warm") == ["1g.5gb", "1g.5gb"]
-                await life.end("warm", code)
-            assert await life.start("main") == []
-            await life.new_sandbox()
-
-    play(story, "2xA100-40GB")
-
-
-def test_after_a_new_sandbox_the_init_containers_run_again(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        life = Life(scene, {"load": ONE, "warm": {"2g.10gb": 1}}, {"main": TWO})
-        await life.begin()
-        for _ in ("first sandbox", "second"):
-            assert await life.start("load") == ["1g.5gb"]
-            await life.end("load")
-            assert await life.start("warm") == ["2g.10gb"]
-            await life.end("warm")
-            assert await life.start("main") == ["1g.5gb", "2g.10gb"]
-            await life.new_sandbox()
-
-    play(story, "2xA100-40GB")
-
-
-def test_a_status_that_is_behind_is_waited_for(play: Callable[..., None]) -> None:
-    """Kubelet starts the app as soon as the init container has ended, and writes the status meanwhile."""
-
-    async def story(scene: Scene) -> None:
-        life = Life(scene, {"load": ONE}, {"main": TWO})
-        await life.begin()
-        await life.start("load")
-        starting = asyncio.create_task(scene.start("web", "main", tries=1))
-        await scene.clock.sleep(3.0)
-        assert not starting.done()
+@pytest.mark.scene("2xA100-40GB")
+async def test_after_a_new_sandbox_the_init_containers_run_again(scene: Scene) -> None:
+    life = Life(scene, {"load": ONE, "warm": {"2g.10gb": 1}}, {"main": TWO})
+    await life.begin()
+    for _ in ("first sandbox", "second"):
+        assert await life.start("load") == ["1g.5gb"]
         await life.end("load")
-        assert len((await starting)["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2
+        assert await life.start("warm") == ["2g.10gb"]
+        await life.end("warm")
+        assert await life.start("main") == ["1g.5gb", "2g.10gb"]
+        await life.new_sandbox()
 
-    play(story, "2xA100-40GB")
+
+@pytest.mark.scene("2xA100-40GB")
+async def test_a_status_that_is_behind_is_waited_for(scene: Scene) -> None:
+    """Kubelet starts the app as soon as the init container has ended, and writes the status meanwhile."""
+    life = Life(scene, {"load": ONE}, {"main": TWO})
+    await life.begin()
+    await life.start("load")
+    starting = asyncio.create_task(scene.start("web", "main", tries=1))
+    await scene.clock.sleep(3.0)
+    assert not starting.done()
+    await life.end("load")
+    assert len((await starting)["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2
 
 
-def test_a_status_that_stays_behind_is_named(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        life = Life(scene, {"load": ONE}, {"main": TWO})
-        await life.begin()
-        await life.start("load")
-        refusal = "pod default/web: its status does not show yet which of its containers load, main starts"
-        with pytest.raises(PluginError, match=refusal):
-            await scene.start("web", "main", tries=1)
-
-    play(story, "2xA100-40GB")
+@pytest.mark.scene("2xA100-40GB")
+async def test_a_status_that_stays_behind_is_named(scene: Scene) -> None:
+    life = Life(scene, {"load": ONE}, {"main": TWO})
+    await life.begin()
+    await life.start("load")
+    refusal = "pod default/web: its status does not show yet which of its containers load, main starts"
+    with pytest.raises(PluginError, match=refusal):
+        await scene.start("web", "main", tries=1)
 
 
 def counts() -> st.SearchStrategy[Counts]:

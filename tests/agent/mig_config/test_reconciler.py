@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.agent.mig_config.node import Node, played
+from tests.support.scenes import marked_scene
 from tests.support.searching import SEARCHING
 
 from tessera.agent.inventory.card_ownership import CardOwner
@@ -25,179 +25,145 @@ SEED = "2x2g.10gb-3x1g.5gb"
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[..., None]:
-    """Plays a story on a fresh node, on virtual time."""
-
-    def _play(story: Callable[[Node], Awaitable[None]], cards: str = "A100-40GB", **options: Any) -> None:
-        async def whole() -> None:
-            await played(Node(tmp_path / "node", cards, **options), story)
-
-        run_virtual(whole())
-
-    return _play
+async def node(request: pytest.FixtureRequest, tmp_path: Path, virtual_time: None) -> AsyncIterator[Node]:
+    """A fresh node on virtual time."""
+    made = marked_scene(request, Node, tmp_path / "node")
+    yield made
+    await made.end()
 
 
-def test_four_cards_with_the_walk_throughs_layout_give_twelve_and_eight(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.start()
-        node.label(SEED)
-        assert await node.succeeds() < 2
-        total: Counter[str] = sum((Counter(each) for each in node.multisets()), Counter())
-        assert total == {"1g.5gb": 12, "2g.10gb": 8}
-        states = [each.state.value for each in node.told if each.layout]
-        assert list(dict.fromkeys(states)) == ["pending", "success"]
-        assert {len(card.instances) for card in node.inventory_reader.inventory.gpus} == {5}
-        assert node.layouts is not None
-        assert node.layouts.fenced_devices == frozenset()
-
-    play(story, "4xA100-40GB", mig=False)
+@pytest.mark.scene("4xA100-40GB", mig=False)
+async def test_four_cards_with_the_walk_throughs_layout_give_twelve_and_eight(node: Node) -> None:
+    node.start()
+    node.label(SEED)
+    assert await node.succeeds() < 2
+    total: Counter[str] = sum((Counter(each) for each in node.multisets()), Counter())
+    assert total == {"1g.5gb": 12, "2g.10gb": 8}
+    states = [each.state.value for each in node.told if each.layout]
+    assert list(dict.fromkeys(states)) == ["pending", "success"]
+    assert {len(card.instances) for card in node.inventory_reader.inventory.gpus} == {5}
+    assert node.layouts is not None
+    assert node.layouts.fenced_devices == frozenset()
 
 
-def test_without_a_layout_no_card_is_touched(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.make(0, "3g.20gb", 4)
-        before = node.machine.instances(node.machine.uuids()[0])
-        node.start()
-        await node.until(lambda: node.ownership.decided)
-        await node.clock.sleep(300)
-        assert node.machine.instances(node.machine.uuids()[0]) == before
-        assert node.status.layout == ""
-
-    play(story)
+async def test_without_a_layout_no_card_is_touched(node: Node) -> None:
+    node.make(0, "3g.20gb", 4)
+    before = node.machine.instances(node.machine.uuids()[0])
+    node.start()
+    await node.until(lambda: node.ownership.decided)
+    await node.clock.sleep(300)
+    assert node.machine.instances(node.machine.uuids()[0]) == before
+    assert node.status.layout == ""
 
 
-def test_the_listener_learns_of_destroyed_instances(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.make(0, "3g.20gb", 4)
-        (stays,) = node.machine.instances(node.machine.uuids()[0])
-        node.make(0, "2g.10gb", 0)
-        goes = {each.gi_id for each in node.machine.instances(node.machine.uuids()[0])} - {stays.gi_id}
-        node.start()
-        node.label("all-3g.20gb")
-        await node.succeeds()
-        assert node.gone == [(node.machine.uuids()[0], gi_id) for gi_id in goes]
-
-    play(story)
+async def test_the_listener_learns_of_destroyed_instances(node: Node) -> None:
+    node.make(0, "3g.20gb", 4)
+    (stays,) = node.machine.instances(node.machine.uuids()[0])
+    node.make(0, "2g.10gb", 0)
+    goes = {each.gi_id for each in node.machine.instances(node.machine.uuids()[0])} - {stays.gi_id}
+    node.start()
+    node.label("all-3g.20gb")
+    await node.succeeds()
+    assert node.gone == [(node.machine.uuids()[0], gi_id) for gi_id in goes]
 
 
-def test_one_impossible_card_and_no_card_is_touched(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        device = node.make(0, "2g.10gb", 0)
-        node.start()
-        node.label("too-much")
-        await node.until(lambda: node.state(LayoutState.FAILED, "LayoutImpossible"))
-        await node.clock.sleep(300)
-        assert node.multisets() == [{"2g.10gb": 1}, {}]
-        assert "mig-configs.too-much[1].mig-devices: GPU 1 (NVIDIA A100-SXM4-40GB)" in node.status.message
-        node.label("apart")
-        await node.succeeds()
-        assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 7}]
-        assert device not in node.devices()
-
-    play(story, "2xA100-40GB")
+@pytest.mark.scene("2xA100-40GB")
+async def test_one_impossible_card_and_no_card_is_touched(node: Node) -> None:
+    device = node.make(0, "2g.10gb", 0)
+    node.start()
+    node.label("too-much")
+    await node.until(lambda: node.state(LayoutState.FAILED, "LayoutImpossible"))
+    await node.clock.sleep(300)
+    assert node.multisets() == [{"2g.10gb": 1}, {}]
+    assert "mig-configs.too-much[1].mig-devices: GPU 1 (NVIDIA A100-SXM4-40GB)" in node.status.message
+    node.label("apart")
+    await node.succeeds()
+    assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 7}]
+    assert device not in node.devices()
 
 
-def test_it_waits_for_a_pod_names_it_and_continues_at_once_when_it_ends(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        device = node.make(0, "7g.40gb", 0)
-        node.pod("long", device)
-        node.start()
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.PENDING, "CardsInUse"))
-        await node.until(lambda: node.multisets()[1] != {})
-        await node.clock.sleep(600)
-        assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 3, "2g.10gb": 2}]
-        assert "pod default/long" in node.status.message
-        assert node.layouts is not None
-        assert node.layouts.fenced_devices == {device}
-        node.ends("long")
-        assert await node.succeeds() < 1
-        assert node.multisets() == [{"1g.5gb": 3, "2g.10gb": 2}] * 2
-
-    play(story, "2xA100-40GB")
+@pytest.mark.scene("2xA100-40GB")
+async def test_it_waits_for_a_pod_names_it_and_continues_at_once_when_it_ends(node: Node) -> None:
+    device = node.make(0, "7g.40gb", 0)
+    node.pod("long", device)
+    node.start()
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.PENDING, "CardsInUse"))
+    await node.until(lambda: node.multisets()[1] != {})
+    await node.clock.sleep(600)
+    assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 3, "2g.10gb": 2}]
+    assert "pod default/long" in node.status.message
+    assert node.layouts is not None
+    assert node.layouts.fenced_devices == {device}
+    node.ends("long")
+    assert await node.succeeds() < 1
+    assert node.multisets() == [{"1g.5gb": 3, "2g.10gb": 2}] * 2
 
 
-def test_nothing_is_destroyed_while_kubelet_does_not_list_users(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.make(0, "7g.40gb", 0)
-        node.kubelet.silent = True
-        node.start()
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.PENDING, "DeviceUsersUnknown"))
-        await node.clock.sleep(60)
-        assert node.multisets() == [{"7g.40gb": 1}]
-        node.kubelet.silent = False
-        await node.succeeds()
-
-    play(story)
+async def test_nothing_is_destroyed_while_kubelet_does_not_list_users(node: Node) -> None:
+    node.make(0, "7g.40gb", 0)
+    node.kubelet.silent = True
+    node.start()
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.PENDING, "DeviceUsersUnknown"))
+    await node.clock.sleep(60)
+    assert node.multisets() == [{"7g.40gb": 1}]
+    node.kubelet.silent = False
+    await node.succeeds()
 
 
-def test_a_card_that_fell_off_the_bus_does_not_delay_the_others(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.start()
-        node.machine.lose(node.machine.uuids()[0])
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.FAILED, "NvmlFailed"))
-        await node.until(lambda: node.multisets_of(1) == {"1g.5gb": 3, "2g.10gb": 2})
-        assert "GPU 0" in node.status.message
-
-    play(story, "2xA100-40GB")
+@pytest.mark.scene("2xA100-40GB")
+async def test_a_card_that_fell_off_the_bus_does_not_delay_the_others(node: Node) -> None:
+    node.start()
+    node.machine.lose(node.machine.uuids()[0])
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.FAILED, "NvmlFailed"))
+    await node.until(lambda: node.multisets_of(1) == {"1g.5gb": 3, "2g.10gb": 2})
+    assert "GPU 0" in node.status.message
 
 
-def test_an_instance_that_another_program_destroyed_is_made_again_after_the_recheck(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.start()
-        node.label("five-and-one")
-        await node.succeeds()
-        uuid = node.machine.uuids()[0]
-        one = node.machine.instances(uuid)[0]
-        node.machine.destroy_compute_instance(uuid, one.gi_id, 0)
-        node.machine.destroy_gpu_instance(uuid, one.gi_id)
-        took = await node.until(lambda: node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}])
-        assert took <= DRIFT_RECHECK + 1
-
-    play(story)
+async def test_an_instance_that_another_program_destroyed_is_made_again_after_the_recheck(node: Node) -> None:
+    node.start()
+    node.label("five-and-one")
+    await node.succeeds()
+    uuid = node.machine.uuids()[0]
+    one = node.machine.instances(uuid)[0]
+    node.machine.destroy_compute_instance(uuid, one.gi_id, 0)
+    node.machine.destroy_gpu_instance(uuid, one.gi_id)
+    took = await node.until(lambda: node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}])
+    assert took <= DRIFT_RECHECK + 1
 
 
-def test_a_new_reading_of_the_stock_that_differs_is_looked_into_at_once(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.start()
-        node.label("five-and-one")
-        await node.succeeds()
-        node.machine.set_mig_mode(node.machine.uuids()[0], False)
-        await node.inventory_reader.refresh()
-        assert await node.until(lambda: node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]) < 1
-
-    play(story)
+async def test_a_new_reading_of_the_stock_that_differs_is_looked_into_at_once(node: Node) -> None:
+    node.start()
+    node.label("five-and-one")
+    await node.succeeds()
+    node.machine.set_mig_mode(node.machine.uuids()[0], False)
+    await node.inventory_reader.refresh()
+    assert await node.until(lambda: node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]) < 1
 
 
 @pytest.mark.parametrize("call", range(1, 26, 2))
-def test_another_label_is_followed_at_once_during_any_step(play: Callable[..., None], call: int) -> None:
-    async def story(node: Node) -> None:
-        node.make(0, "7g.40gb", 0)
-        node.start()
-        assert node.hardware is not None
-        node.hardware.at(call, lambda: node.label("five-and-one"))
-        node.label(SEED)
-        await node.until(lambda: node.desired.name == "five-and-one")
-        assert await node.succeeds() < 2
-        assert node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]
-
-    play(story)
+async def test_another_label_is_followed_at_once_during_any_step(node: Node, call: int) -> None:
+    node.make(0, "7g.40gb", 0)
+    node.start()
+    assert node.hardware is not None
+    node.hardware.at(call, lambda: node.label("five-and-one"))
+    node.label(SEED)
+    await node.until(lambda: node.desired.name == "five-and-one")
+    assert await node.succeeds() < 2
+    assert node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]
 
 
 @pytest.mark.parametrize("call", range(1, 20, 2))
-def test_the_end_of_a_pod_is_never_missed(play: Callable[..., None], call: int) -> None:
-    async def story(node: Node) -> None:
-        node.pod("short", node.make(0, "3g.20gb", 0))
-        node.start()
-        assert node.hardware is not None
-        node.hardware.at(call, lambda: node.ends("short"))
-        node.label("five-and-one")
-        await node.until(lambda: not node.pods)
-        assert await node.succeeds() < 2
-
-    play(story)
+async def test_the_end_of_a_pod_is_never_missed(node: Node, call: int) -> None:
+    node.pod("short", node.make(0, "3g.20gb", 0))
+    node.start()
+    assert node.hardware is not None
+    node.hardware.at(call, lambda: node.ends("short"))
+    node.label("five-and-one")
+    await node.until(lambda: not node.pods)
+    assert await node.succeeds() < 2
 
 
 # Death -------------------------------------------------------------------------------------------------------------
@@ -265,206 +231,179 @@ def test_killed_at_any_call_the_next_process_ends_in_the_same_state(
 # Resets and reboots ------------------------------------------------------------------------------------------------
 
 
-def test_only_the_card_concerned_is_reset(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        first, second = node.machine.uuids()
-        node.machine.set_mig_mode(second, True)
-        node.machine.reset(second)
-        kept = [node.make(1, "1g.5gb", start) for start in range(7)]
-        for device in kept:
-            node.machine.start_process(MigUuid(device))
-        node.start()
-        node.label("apart")
-        await node.succeeds()
-        assert len(node.machine.processes(second)) == 7
-        assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 7}]
-        assert node.machine.processes(first) == []
-
-    play(story, "2xA100-40GB", mig=False, passthrough=True)
+@pytest.mark.scene("2xA100-40GB", mig=False, passthrough=True)
+async def test_only_the_card_concerned_is_reset(node: Node) -> None:
+    first, second = node.machine.uuids()
+    node.machine.set_mig_mode(second, True)
+    node.machine.reset(second)
+    kept = [node.make(1, "1g.5gb", start) for start in range(7)]
+    for device in kept:
+        node.machine.start_process(MigUuid(device))
+    node.start()
+    node.label("apart")
+    await node.succeeds()
+    assert len(node.machine.processes(second)) == 7
+    assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 7}]
+    assert node.machine.processes(first) == []
 
 
-def test_the_node_is_rebooted_once_and_that_may_help(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.machine.fail("reset", InUse, times=None)
-        node.start()
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.REBOOTING))
-        assert node.reboots == ["boot-1"]
-        await node.end()
-        node.rebooted()
-        node.start()
-        await node.succeeds()
-        assert node.reboots == ["boot-1"]
-
-    play(story, mig=False, passthrough=True, may_reboot=True)
+@pytest.mark.scene(mig=False, passthrough=True, may_reboot=True)
+async def test_the_node_is_rebooted_once_and_that_may_help(node: Node) -> None:
+    node.machine.fail("reset", InUse, times=None)
+    node.start()
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.REBOOTING))
+    assert node.reboots == ["boot-1"]
+    await node.end()
+    node.rebooted()
+    node.start()
+    await node.succeeds()
+    assert node.reboots == ["boot-1"]
 
 
-def test_a_reboot_that_does_not_help_is_not_requested_again(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.machine.fail("reset", InUse, times=None)
-        node.machine.fail("set_mig_mode", InUse, times=None)
-        node.start()
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.REBOOTING))
-        await node.end()
-        node.boot = "boot-2"
-        node.start()
-        await node.until(lambda: node.state(LayoutState.FAILED, "ResetRequired"))
-        await node.clock.sleep(600)
-        assert node.reboots == ["boot-1"]
-        assert "once" in node.status.message
-
-    play(story, mig=False, passthrough=True, may_reboot=True)
+@pytest.mark.scene(mig=False, passthrough=True, may_reboot=True)
+async def test_a_reboot_that_does_not_help_is_not_requested_again(node: Node) -> None:
+    node.machine.fail("reset", InUse, times=None)
+    node.machine.fail("set_mig_mode", InUse, times=None)
+    node.start()
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.REBOOTING))
+    await node.end()
+    node.boot = "boot-2"
+    node.start()
+    await node.until(lambda: node.state(LayoutState.FAILED, "ResetRequired"))
+    await node.clock.sleep(600)
+    assert node.reboots == ["boot-1"]
+    assert "once" in node.status.message
 
 
-def test_a_process_that_starts_again_before_the_reboot_does_not_ask_again(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.machine.fail("reset", InUse, times=None)
-        node.start()
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.REBOOTING))
-        await node.end()
-        node.start()
-        await node.until(lambda: node.state(LayoutState.REBOOTING))
-        await node.until(lambda: node.state(LayoutState.FAILED), REBOOT_TIMEOUT + 120)
-        assert node.reboots == ["boot-1"]
-
-    play(story, mig=False, passthrough=True, may_reboot=True)
+@pytest.mark.scene(mig=False, passthrough=True, may_reboot=True)
+async def test_a_process_that_starts_again_before_the_reboot_does_not_ask_again(node: Node) -> None:
+    node.machine.fail("reset", InUse, times=None)
+    node.start()
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.REBOOTING))
+    await node.end()
+    node.start()
+    await node.until(lambda: node.state(LayoutState.REBOOTING))
+    await node.until(lambda: node.state(LayoutState.FAILED), REBOOT_TIMEOUT + 120)
+    assert node.reboots == ["boot-1"]
 
 
-def test_a_reboot_waits_for_the_pods_of_other_cards(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        first, second = node.machine.uuids()
-        node.machine.fail("reset", InUse, times=None, gpu=first)
-        node.start()
-        node.label("apart")
-        await node.until(lambda: node.multisets()[1] == {"1g.5gb": 7})
-        device = node.machine.instances(second)[0].compute_instances[0].mig_uuid
-        node.pod("other", device)
-        await node.until(lambda: node.state(LayoutState.PENDING, "CardsInUse") and "other" in node.status.message)
-        assert node.reboots == []
-        node.ends("other")
-        await node.until(lambda: node.state(LayoutState.REBOOTING))
-
-    play(story, "2xA100-40GB", mig=False, passthrough=True, may_reboot=True)
+@pytest.mark.scene("2xA100-40GB", mig=False, passthrough=True, may_reboot=True)
+async def test_a_reboot_waits_for_the_pods_of_other_cards(node: Node) -> None:
+    first, second = node.machine.uuids()
+    node.machine.fail("reset", InUse, times=None, gpu=first)
+    node.start()
+    node.label("apart")
+    await node.until(lambda: node.multisets()[1] == {"1g.5gb": 7})
+    device = node.machine.instances(second)[0].compute_instances[0].mig_uuid
+    node.pod("other", device)
+    await node.until(lambda: node.state(LayoutState.PENDING, "CardsInUse") and "other" in node.status.message)
+    assert node.reboots == []
+    node.ends("other")
+    await node.until(lambda: node.state(LayoutState.REBOOTING))
 
 
-def test_a_failed_request_for_a_reboot_is_reported_and_repeated(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.machine.fail("reset", InUse, times=None)
-        node.reboot_fails = True
-        node.start()
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.FAILED, "ResetRequired"))
-        assert "cannot be rebooted: no such command" in node.status.message
-        node.reboot_fails = False
-        await node.until(lambda: node.state(LayoutState.REBOOTING))
-        assert node.reboots == ["boot-1"]
-
-    play(story, mig=False, passthrough=True, may_reboot=True)
+@pytest.mark.scene(mig=False, passthrough=True, may_reboot=True)
+async def test_a_failed_request_for_a_reboot_is_reported_and_repeated(node: Node) -> None:
+    node.machine.fail("reset", InUse, times=None)
+    node.reboot_fails = True
+    node.start()
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.FAILED, "ResetRequired"))
+    assert "cannot be rebooted: no such command" in node.status.message
+    node.reboot_fails = False
+    await node.until(lambda: node.state(LayoutState.REBOOTING))
+    assert node.reboots == ["boot-1"]
 
 
 # Ownership -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_card_goes_to_the_slicer_only_after_its_pods_have_ended(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        first, second = node.machine.uuids()
-        node.start()
-        node.label(SEED)
-        await node.succeeds()
-        node.pod("long", node.machine.instances(first)[0].compute_instances[0].mig_uuid)
-        node.label("dynamic")
-        await node.until(lambda: node.ownership.owner(second) is CardOwner.ON_DEMAND)
-        await node.clock.sleep(100)
-        assert node.ownership.owner(first) is CardOwner.STATIC
-        assert node.multisets() == [{"2g.10gb": 1}, {}]
-        assert node.state(LayoutState.PENDING, "CardsInUse")
-        node.ends("long")
-        assert await node.succeeds() < 1
-        assert node.ownership.on_demand_gpus() == {first, second}
-        assert node.multisets() == [{}, {}]
-
-    play(story, "2xA100-40GB")
+@pytest.mark.scene("2xA100-40GB")
+async def test_a_card_goes_to_the_slicer_only_after_its_pods_have_ended(node: Node) -> None:
+    first, second = node.machine.uuids()
+    node.start()
+    node.label(SEED)
+    await node.succeeds()
+    node.pod("long", node.machine.instances(first)[0].compute_instances[0].mig_uuid)
+    node.label("dynamic")
+    await node.until(lambda: node.ownership.owner(second) is CardOwner.ON_DEMAND)
+    await node.clock.sleep(100)
+    assert node.ownership.owner(first) is CardOwner.STATIC
+    assert node.multisets() == [{"2g.10gb": 1}, {}]
+    assert node.state(LayoutState.PENDING, "CardsInUse")
+    node.ends("long")
+    assert await node.succeeds() < 1
+    assert node.ownership.on_demand_gpus() == {first, second}
+    assert node.multisets() == [{}, {}]
 
 
-def test_a_layout_leaves_some_cards_to_the_slicer_and_cuts_the_others(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        first, second = node.machine.uuids()
-        node.start()
-        node.label("dynamic-half")
-        await node.succeeds()
-        assert node.ownership.on_demand_gpus() == {first}
-        assert node.multisets() == [{}, {"3g.20gb": 2}]
-        assert not node.machine.devices()[0].mig_enabled
-        assert second in node.ownership.static_gpus()
-
-    play(story, "2xA100-40GB", mig=False)
+@pytest.mark.scene("2xA100-40GB", mig=False)
+async def test_a_layout_leaves_some_cards_to_the_slicer_and_cuts_the_others(node: Node) -> None:
+    first, second = node.machine.uuids()
+    node.start()
+    node.label("dynamic-half")
+    await node.succeeds()
+    assert node.ownership.on_demand_gpus() == {first}
+    assert node.multisets() == [{}, {"3g.20gb": 2}]
+    assert not node.machine.devices()[0].mig_enabled
+    assert second in node.ownership.static_gpus()
 
 
-def test_a_card_on_demand_is_cut_only_after_its_transfer(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        (card,) = node.machine.uuids()
-        node.start()
-        node.label("dynamic")
-        await node.succeeds()
-        node.make(0, "3g.20gb", 0)
-        node.label(SEED)
-        await node.until(lambda: node.ownership.is_leaving(card))
-        await node.clock.sleep(100)
-        assert node.multisets() == [{"3g.20gb": 1}]
-        node.ownership.transfer(card)
-        node.changes.notify()
-        await node.succeeds()
-
-    play(story)
+async def test_a_card_on_demand_is_cut_only_after_its_transfer(node: Node) -> None:
+    (card,) = node.machine.uuids()
+    node.start()
+    node.label("dynamic")
+    await node.succeeds()
+    node.make(0, "3g.20gb", 0)
+    node.label(SEED)
+    await node.until(lambda: node.ownership.is_leaving(card))
+    await node.clock.sleep(100)
+    assert node.multisets() == [{"3g.20gb": 1}]
+    node.ownership.transfer(card)
+    node.changes.notify()
+    await node.succeeds()
 
 
 # Files -------------------------------------------------------------------------------------------------------------
 
 
-def test_no_card_is_touched_where_nothing_can_be_noted(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        (node.folder / "layouts.json.new").mkdir()
+async def test_no_card_is_touched_where_nothing_can_be_noted(node: Node) -> None:
+    (node.folder / "layouts.json.new").mkdir()
+    node.start()
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.FAILED, "StateUnwritable"))
+    await node.clock.sleep(30)
+    assert node.multisets() == [{}]
+    (node.folder / "layouts.json.new").rmdir()
+    await node.succeeds()
+
+
+@pytest.mark.scene("2xA100-40GB")
+async def test_a_lost_card_that_had_the_layout_takes_it_from_nobody(node: Node) -> None:
+    node.start()
+    node.label(SEED)
+    await node.succeeds()
+    gpu = node.machine.uuids()[1]
+    node.machine.lose(gpu)
+    for _ in range(2):
+        await node.until(lambda: "it had the layout before" in node.status.message)
+        assert (node.status.state, node.status.reason) == (LayoutState.SUCCESS, "LayoutApplied")
+        assert node.status.message.startswith(f'layout "{SEED}" is in force; GPU 1 ({gpu}): the card no longer')
+        assert node.status.message.count(str(gpu)) == 1
+        await node.end()
         node.start()
-        node.label(SEED)
-        await node.until(lambda: node.state(LayoutState.FAILED, "StateUnwritable"))
-        await node.clock.sleep(30)
-        assert node.multisets() == [{}]
-        (node.folder / "layouts.json.new").rmdir()
-        await node.succeeds()
-
-    play(story)
+    await node.clock.sleep(600)
+    assert node.status.state is LayoutState.SUCCESS
+    node.label("all-1g.5gb")
+    await node.until(lambda: node.state(LayoutState.FAILED, "NvmlFailed"))
+    assert f"GPU 1 ({gpu}): the card no longer answers" in node.status.message
 
 
-def test_a_lost_card_that_had_the_layout_takes_it_from_nobody(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.start()
-        node.label(SEED)
-        await node.succeeds()
-        gpu = node.machine.uuids()[1]
-        node.machine.lose(gpu)
-        for _ in range(2):
-            await node.until(lambda: "it had the layout before" in node.status.message)
-            assert (node.status.state, node.status.reason) == (LayoutState.SUCCESS, "LayoutApplied")
-            assert node.status.message.startswith(f'layout "{SEED}" is in force; GPU 1 ({gpu}): the card no longer')
-            assert node.status.message.count(str(gpu)) == 1
-            await node.end()
-            node.start()
-        await node.clock.sleep(600)
-        assert node.status.state is LayoutState.SUCCESS
-        node.label("all-1g.5gb")
-        await node.until(lambda: node.state(LayoutState.FAILED, "NvmlFailed"))
-        assert f"GPU 1 ({gpu}): the card no longer answers" in node.status.message
-
-    play(story, "2xA100-40GB")
-
-
-def test_a_lost_card_is_no_reason_to_end(play: Callable[..., None]) -> None:
-    async def story(node: Node) -> None:
-        node.machine.fail("instances", GpuLost, times=20)
-        node.start()
-        node.label(SEED)
-        await node.succeeds(600)
-
-    play(story)
+async def test_a_lost_card_is_no_reason_to_end(node: Node) -> None:
+    node.machine.fail("instances", GpuLost, times=20)
+    node.start()
+    node.label(SEED)
+    await node.succeeds(600)

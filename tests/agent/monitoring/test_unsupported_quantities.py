@@ -1,6 +1,6 @@
 """A quantity that a card does not report is left out of metrics, page and tables; nothing becomes 0 by that."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -69,36 +69,34 @@ def card_document(page: NodeUsage) -> object:
     return msgspec.to_builtins(card)
 
 
-def test_no_place_shows_a_quantity_that_the_card_does_not_report(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.begin(label="all-disabled", agent=False)
-        exporter = start(scene).exporter
-        (card,) = scene.machine.uuids()
-        scene.machine.start_process(card, 1 << 30, activity=0.5)
+@pytest.mark.scene(cards="1xH100-80GB", mig=False)
+async def test_no_place_shows_a_quantity_that_the_card_does_not_report(scene: Scene) -> None:
+    await scene.begin(label="all-disabled", agent=False)
+    exporter = start(scene).exporter
+    (card,) = scene.machine.uuids()
+    scene.machine.start_process(card, 1 << 30, activity=0.5)
 
-        async def read() -> tuple[Samples, NodeUsage]:
-            await scene.clock.sleep(12.0)
-            return samples(exporter.text), msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
+    async def read() -> tuple[Samples, NodeUsage]:
+        await scene.clock.sleep(12.0)
+        return samples(exporter.text), msgspec.json.decode(exporter.usage_json(), type=NodeUsage)
 
-        await read()
-        rows, page = await read()
-        known = page.cards[0].values.keys()
-        assert {"power", "memory_used", "throttle_reasons", "encoder_utilization"} <= known
-        for quantity in (each for each in Quantity if each.value in known):
-            scene.machine.set_unreported(card, quantity)
-            left, shown = await read()
-            lost = {name for name, _ in rows.keys() - left.keys()}
-            assert {OWN.get(quantity, ""), f"{OWN.get(quantity, '')}_total"} & {"", *lost}, quantity
-            assert quantity.value not in shown.cards[0].values
-            assert shown.cards[0].absent[quantity.value] == "not_supported"
-            new = [key for key, value in left.items() if value == 0 and rows.get(key, 1.0) != 0]
-            assert not [name for name, _ in new if "age" not in name], quantity
-            for make in (msgspec.to_builtins, card_document):
-                assert set(zeros(make(shown))) <= set(zeros(make(page))), quantity
-            assert COLUMNS.get(quantity, "") in table(shown), table(shown)
-            assert quantity not in COLUMNS or table(shown).count("n/a") > table(page).count("n/a")
-
-    play(story, cards="1xH100-80GB", mig=False)
+    await read()
+    rows, page = await read()
+    known = page.cards[0].values.keys()
+    assert {"power", "memory_used", "throttle_reasons", "encoder_utilization"} <= known
+    for quantity in (each for each in Quantity if each.value in known):
+        scene.machine.set_unreported(card, quantity)
+        left, shown = await read()
+        lost = {name for name, _ in rows.keys() - left.keys()}
+        assert {OWN.get(quantity, ""), f"{OWN.get(quantity, '')}_total"} & {"", *lost}, quantity
+        assert quantity.value not in shown.cards[0].values
+        assert shown.cards[0].absent[quantity.value] == "not_supported"
+        new = [key for key, value in left.items() if value == 0 and rows.get(key, 1.0) != 0]
+        assert not [name for name, _ in new if "age" not in name], quantity
+        for make in (msgspec.to_builtins, card_document):
+            assert set(zeros(make(shown))) <= set(zeros(make(page))), quantity
+        assert COLUMNS.get(quantity, "") in table(shown), table(shown)
+        assert quantity not in COLUMNS or table(shown).count("n/a") > table(page).count("n/a")
 
 
 @pytest.mark.parametrize(("held", "sum_"), [((1, 2), 3.0), ((1, None), None), ((), 0.0)])

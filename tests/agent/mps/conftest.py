@@ -1,12 +1,12 @@
 """A node that shares simulated cards by MPS, on virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.agent_runtime import make_parts
+from tests.support.scenes import marked_scene
 
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import ServicePlan
@@ -19,7 +19,6 @@ from tessera.clock import LoopClock
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.simulation.virtual_time import run_virtual
 
 SHARED = "nvidia.com/gpu.shared"
 OTHER = "nvidia.com/a100.shared"
@@ -83,21 +82,10 @@ class MpsNode:
         return self.machine.compute_mode(GpuUuid(self.cards[number]))
 
 
-Story = Callable[[MpsNode], Awaitable[None]]
-Play = Callable[..., None]
-
-
 @pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Plays a story on a node whose agent runs."""
-
-    def play_one(story: Callable[[MpsNode], Coroutine[Any, Any, None]], **options: Any) -> None:
-        async def scene() -> None:
-            node = MpsNode(tmp_path, **options)
-            node.start()
-            await story(node)
-            await node.stop()
-
-        run_virtual(scene())
-
-    return play_one
+async def node(request: pytest.FixtureRequest, tmp_path: Path, virtual_time: None) -> AsyncIterator[MpsNode]:
+    """A node on virtual time whose agent runs."""
+    made = marked_scene(request, MpsNode, tmp_path)
+    made.start()
+    yield made
+    await made.stop()

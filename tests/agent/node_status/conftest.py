@@ -2,13 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from tests.support.agent_runtime import make_parts
 from tests.support.api_clients import in_process_client
+from tests.support.scenes import marked_scene
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
@@ -103,7 +104,7 @@ class Stage:
         behind: the Node as a watch shows it that is behind; ``None`` for one that is not.
     """
 
-    def __init__(self, cards: str) -> None:
+    def __init__(self, cards: str = "4xA100-40GB") -> None:
         self.clock = LoopClock(1_700_000_000.0)
         self.server = ApiServer(self.clock)
         self.admin = self.user("admin", "system:masters")
@@ -241,21 +242,12 @@ def make_sharing() -> Callable[..., SharingFacts]:
     return offered
 
 
-@pytest.fixture(scope="session")
-def play() -> Callable[..., None]:
-    """Plays a story on a stage of its own and ends everything."""
-
-    def play_on(story: Callable[[Stage], Awaitable[None]], cards: str = "4xA100-40GB") -> None:
-        async def whole() -> None:
-            stage = Stage(cards)
-            try:
-                await story(stage)
-            finally:
-                await stage.stop()
-
-        run_virtual(whole())
-
-    return play_on
+@pytest.fixture
+async def stage(request: pytest.FixtureRequest, virtual_time: None) -> AsyncIterator[Stage]:
+    """A stage on virtual time."""
+    made = marked_scene(request, Stage)
+    yield made
+    await made.stop()
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """One node's static side: simulated cards, kubelet's device manager, and a advertiser that can be ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.agent_runtime import make_parts
-from tests.support.scenes import repeated_scene_player, scene_player
+from tests.support.scenes import marked_scene, repeated_scene_player, scene_player
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.change_notifier import ChangeNotifier
@@ -339,7 +339,12 @@ class Scene:
         return [compute.mig_uuid for each in found for compute in each.compute_instances]
 
 
-Story = Callable[[Scene], Awaitable[None]]
+@pytest.fixture
+async def scene(request: pytest.FixtureRequest, tmp_path: Path, virtual_time: None) -> AsyncIterator[Scene]:
+    """A fresh node on virtual time."""
+    made = marked_scene(request, Scene, tmp_path)
+    yield made
+    await made.end()
 
 
 @pytest.fixture

@@ -181,133 +181,111 @@ def environment(scene: Scene, devices: Sequence[PreparedDevice]) -> set[str]:
     return set(scene.cdi.edits(names).env["NVIDIA_VISIBLE_DEVICES"].split(","))
 
 
-def test_a_claim_gets_what_was_promised_to_it(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        _, devices = await prepared(scene, kubelet, "two", *TWO)
-        assert [(each.requests, each.pool, each.device) for each in devices] == [
-            ((f"r{number}",), NODE, device(place)) for number, place in enumerate(TWO)
-        ]
-        assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
-        assert sorted(scene.places()) == sorted(TWO)
-
-    play(story)
+async def test_a_claim_gets_what_was_promised_to_it(scene: Scene) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    _, devices = await prepared(scene, kubelet, "two", *TWO)
+    assert [(each.requests, each.pool, each.device) for each in devices] == [
+        ((f"r{number}",), NODE, device(place)) for number, place in enumerate(TWO)
+    ]
+    assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
+    assert sorted(scene.places()) == sorted(TWO)
 
 
-def test_the_same_call_gets_the_same_answer(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim, devices = await prepared(scene, kubelet, "one", ONE)
-        instances = scene.instances()
-        assert list(await asyncio.gather(kubelet.prepare(claim), kubelet.prepare(claim))) == [devices, devices]
-        assert scene.instances() == instances
-        ((reason, text, count),) = await told(scene, claim)
-        assert (reason, count) == ("ClaimPrepared", 1)
-        assert text.startswith(f"{device(ONE)} of {NODE}, ")
-
-    play(story)
+async def test_the_same_call_gets_the_same_answer(scene: Scene) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim, devices = await prepared(scene, kubelet, "one", ONE)
+    instances = scene.instances()
+    assert list(await asyncio.gather(kubelet.prepare(claim), kubelet.prepare(claim))) == [devices, devices]
+    assert scene.instances() == instances
+    ((reason, text, count),) = await told(scene, claim)
+    assert (reason, count) == ("ClaimPrepared", 1)
+    assert text.startswith(f"{device(ONE)} of {NODE}, ")
 
 
-def test_prepare_waits_for_a_promise_that_comes_after_the_allocation(play: Callable[..., None]) -> None:
+@pytest.mark.scene(latencies={"create_gpu_instance": 3.0})
+async def test_prepare_waits_for_a_promise_that_comes_after_the_allocation(scene: Scene) -> None:
     """The API server has the promise; the agent's watch is behind."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim = await allocate(scene, "one", ONE)
-        promised = asyncio.create_task(scene.promise("one", ONE))
-        await promised
-        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
-
-    play(story, latencies={"create_gpu_instance": 3.0})
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim = await allocate(scene, "one", ONE)
+    promised = asyncio.create_task(scene.promise("one", ONE))
+    await promised
+    assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
 
 
-def test_unprepare_gives_everything_back(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim, _ = await prepared(scene, kubelet, "two", *TWO)
-        await kubelet.unprepare(claim)
-        await kubelet.unprepare(claim)
-        assert not scene.cdi_files()
-        await scene.remove("two")
-        await scene.clock.sleep(1)
-        assert sorted(scene.places()) == sorted(TWO)  # the next pod that shares the claim may come
-        await scene.release("two")
-        await scene.until(scene.is_empty)
-        await scene.until(scene.journal_is_empty)
-        await kubelet.unprepare(ClaimRef("default", "never", "nobody-knows-it"))
-
-    play(story)
+async def test_unprepare_gives_everything_back(scene: Scene) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim, _ = await prepared(scene, kubelet, "two", *TWO)
+    await kubelet.unprepare(claim)
+    await kubelet.unprepare(claim)
+    assert not scene.cdi_files()
+    await scene.remove("two")
+    await scene.clock.sleep(1)
+    assert sorted(scene.places()) == sorted(TWO)  # the next pod that shares the claim may come
+    await scene.release("two")
+    await scene.until(scene.is_empty)
+    await scene.until(scene.journal_is_empty)
+    await kubelet.unprepare(ClaimRef("default", "never", "nobody-knows-it"))
 
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("between", ["prepared", "unprepared"])
-def test_a_shared_claim_keeps_its_slice_from_pod_to_pod(play: Callable[..., None], between: str, restart: bool) -> None:
+async def test_a_shared_claim_keeps_its_slice_from_pod_to_pod(scene: Scene, between: str, restart: bool) -> None:
     """The promise has the UID of the first pod, which ended before the second one started."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim = await allocate(scene, "shared", ONE, pods=("first", "second"))
-        await scene.promise("first", ONE)
-        devices = await kubelet.prepare(claim)
-        before = environment(scene, devices)
-        if between == "unprepared":
-            await kubelet.unprepare(claim)
-        await scene.remove("first")
-        await write_status(scene, "shared", reserved(scene, "second"))
-        if restart:
-            await scene.kill_agent()
-            scene.start_agent()
-        await scene.clock.sleep(2)
-        assert await kubelet.prepare(claim) == devices
-        assert environment(scene, devices) == before == {scene.mig_uuid(ONE)}
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim = await allocate(scene, "shared", ONE, pods=("first", "second"))
+    await scene.promise("first", ONE)
+    devices = await kubelet.prepare(claim)
+    before = environment(scene, devices)
+    if between == "unprepared":
         await kubelet.unprepare(claim)
-        await scene.release("first")
-        await scene.until(scene.is_empty)
-
-    play(story)
+    await scene.remove("first")
+    await write_status(scene, "shared", reserved(scene, "second"))
+    if restart:
+        await scene.kill_agent()
+        scene.start_agent()
+    await scene.clock.sleep(2)
+    assert await kubelet.prepare(claim) == devices
+    assert environment(scene, devices) == before == {scene.mig_uuid(ONE)}
+    await kubelet.unprepare(claim)
+    await scene.release("first")
+    await scene.until(scene.is_empty)
 
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("end", ["deleted", "succeeded", "never bound"])
-def test_a_shared_claim_is_prepared_first_for_the_pod_that_is_left(
-    play: Callable[..., None], end: str, restart: bool
-) -> None:
+async def test_a_shared_claim_is_prepared_first_for_the_pod_that_is_left(scene: Scene, end: str, restart: bool) -> None:
     """The pod that has the promise ended before kubelet prepared anything for it; the claim never lost its places."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        await scene.pod("first", {"main": {}}, claims=("shared",))
-        if end != "never bound":
-            await scene.bind("first")
-        await scene.pod("second", {"main": {}}, claims=("shared",))
-        await scene.bind("second")
-        claim = await allocate(scene, "shared", ONE, pods=("first", "second"))
-        await scene.promise("first", ONE)
-        await scene.clock.sleep(2)
-        made = scene.instances()
-        if end == "succeeded":
-            await scene.finish("first")
-        else:
-            await scene.remove("first")
-        await write_status(scene, "shared", reserved(scene, "second"))
-        await scene.clock.sleep(2)
-        assert scene.instances() == made
-        if restart:
-            await scene.kill_agent()
-            scene.start_agent()
-        devices = await kubelet.prepare(claim)
-        assert environment(scene, devices) == {scene.mig_uuid(ONE)}
-        await kubelet.unprepare(claim)
-        await scene.release("first")
-        await scene.until(scene.is_empty)
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    await scene.pod("first", {"main": {}}, claims=("shared",))
+    if end != "never bound":
+        await scene.bind("first")
+    await scene.pod("second", {"main": {}}, claims=("shared",))
+    await scene.bind("second")
+    claim = await allocate(scene, "shared", ONE, pods=("first", "second"))
+    await scene.promise("first", ONE)
+    await scene.clock.sleep(2)
+    made = scene.instances()
+    if end == "succeeded":
+        await scene.finish("first")
+    else:
+        await scene.remove("first")
+    await write_status(scene, "shared", reserved(scene, "second"))
+    await scene.clock.sleep(2)
+    assert scene.instances() == made
+    if restart:
+        await scene.kill_agent()
+        scene.start_agent()
+    devices = await kubelet.prepare(claim)
+    assert environment(scene, devices) == {scene.mig_uuid(ONE)}
+    await kubelet.unprepare(claim)
+    await scene.release("first")
+    await scene.until(scene.is_empty)
 
 
 @pytest.mark.parametrize(
@@ -318,117 +296,95 @@ def test_a_shared_claim_is_prepared_first_for_the_pod_that_is_left(
         ("shared", "workers", "example.com"),
     ],
 )
-def test_a_claim_of_a_group_of_pods_goes_to_a_pod_that_names_it(
-    play: Callable[..., None], named: str, resource: str, group: str
+async def test_a_claim_of_a_group_of_pods_goes_to_a_pod_that_names_it(
+    scene: Scene, named: str, resource: str, group: str
 ) -> None:
     """A claim that a PodGroup names is reserved for the group, and not for its pods (Kubernetes 1.37)."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        await scene.pod("member", {"main": {}}, claims=[named])
-        await scene.bind("member")
-        claim = await write_claim(scene, "shared", [result(0, ONE)], pods=["member"])
-        user = {"apiGroup": group, "resource": resource, "name": "g", "uid": "uid-of-g"}
-        await write_status(scene, "shared", {"reservedFor": [user]})
-        await scene.promise("member", ONE)
-        if (named, resource) == ("shared", "podgroups"):
-            assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
-        else:
-            with pytest.raises(PluginError, match=r"reservedFor names no pod"):
-                await kubelet.prepare(claim)
-
-    play(story)
-
-
-def test_a_promise_whose_pod_lives_serves_no_claim_that_does_not_name_the_pod(play: Callable[..., None]) -> None:
-    """Somebody gave a claim of the same namespace a place that is another pod's, which is not bound yet."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        await scene.pod("owner", {"main": {}})
-        await scene.promise("owner", ONE)
-        claim = await allocate(scene, "other", ONE)
-        with pytest.raises(PluginError, match=r"to no pod of status\.reservedFor"):
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    await scene.pod("member", {"main": {}}, claims=[named])
+    await scene.bind("member")
+    claim = await write_claim(scene, "shared", [result(0, ONE)], pods=["member"])
+    user = {"apiGroup": group, "resource": resource, "name": "g", "uid": "uid-of-g"}
+    await write_status(scene, "shared", {"reservedFor": [user]})
+    await scene.promise("member", ONE)
+    if (named, resource) == ("shared", "podgroups"):
+        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
+    else:
+        with pytest.raises(PluginError, match=r"reservedFor names no pod"):
             await kubelet.prepare(claim)
 
-    play(story)
+
+async def test_a_promise_whose_pod_lives_serves_no_claim_that_does_not_name_the_pod(scene: Scene) -> None:
+    """Somebody gave a claim of the same namespace a place that is another pod's, which is not bound yet."""
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    await scene.pod("owner", {"main": {}})
+    await scene.promise("owner", ONE)
+    claim = await allocate(scene, "other", ONE)
+    with pytest.raises(PluginError, match=r"to no pod of status\.reservedFor"):
+        await kubelet.prepare(claim)
 
 
-def test_a_claim_that_outlives_its_promise_keeps_its_slice_until_it_is_unprepared(play: Callable[..., None]) -> None:
+async def test_a_claim_that_outlives_its_promise_keeps_its_slice_until_it_is_unprepared(scene: Scene) -> None:
     """The pod was force-deleted: its claim and its promise go at once, kubelet unprepares later."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim, devices = await prepared(scene, kubelet, "one", ONE)
-        await scene.remove("one")
-        await scene.client.delete(RESOURCE_CLAIMS, "one", "default")
-        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
-        next_claim = await allocate(scene, "next", ONE)
-        await scene.promise("next", ONE)
-        waiting = asyncio.create_task(kubelet.prepare(next_claim))
-        await scene.clock.sleep(15)
-        assert not waiting.done()
-        assert environment(scene, devices) == {scene.mig_uuid(ONE)}
-        await kubelet.unprepare(claim)
-        assert environment(scene, await waiting) == {scene.mig_uuid(ONE)}
-        assert not await is_defined(scene, devices)
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim, devices = await prepared(scene, kubelet, "one", ONE)
+    await scene.remove("one")
+    await scene.client.delete(RESOURCE_CLAIMS, "one", "default")
+    await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
+    next_claim = await allocate(scene, "next", ONE)
+    await scene.promise("next", ONE)
+    waiting = asyncio.create_task(kubelet.prepare(next_claim))
+    await scene.clock.sleep(15)
+    assert not waiting.done()
+    assert environment(scene, devices) == {scene.mig_uuid(ONE)}
+    await kubelet.unprepare(claim)
+    assert environment(scene, await waiting) == {scene.mig_uuid(ONE)}
+    assert not await is_defined(scene, devices)
 
 
-def test_two_claims_of_a_pod_have_the_slices_of_one_promise(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claims = [await allocate(scene, f"c{number}", place, pods=("one",)) for number, place in enumerate(TWO)]
-        await scene.promise("one", *TWO)
-        answers = await asyncio.gather(*map(kubelet.prepare, claims))
-        assert [environment(scene, each) for each in answers] == [{scene.mig_uuid(place)} for place in TWO]
-        await kubelet.unprepare(claims[0])
-        await scene.remove("one")
-        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
-        await scene.clock.sleep(1)
-        assert environment(scene, answers[1]) == {scene.mig_uuid(TWO[1])}
-        await kubelet.unprepare(claims[1])
-        await scene.until(scene.is_empty)
-
-    play(story)
+async def test_two_claims_of_a_pod_have_the_slices_of_one_promise(scene: Scene) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claims = [await allocate(scene, f"c{number}", place, pods=("one",)) for number, place in enumerate(TWO)]
+    await scene.promise("one", *TWO)
+    answers = await asyncio.gather(*map(kubelet.prepare, claims))
+    assert [environment(scene, each) for each in answers] == [{scene.mig_uuid(place)} for place in TWO]
+    await kubelet.unprepare(claims[0])
+    await scene.remove("one")
+    await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
+    await scene.clock.sleep(1)
+    assert environment(scene, answers[1]) == {scene.mig_uuid(TWO[1])}
+    await kubelet.unprepare(claims[1])
+    await scene.until(scene.is_empty)
 
 
-def test_an_agent_that_comes_back_defines_the_devices_again(play: Callable[..., None]) -> None:
+async def test_an_agent_that_comes_back_defines_the_devices_again(scene: Scene) -> None:
     """Kubelet asks once: after a restart of the agent, and when the folder was wiped by a reboot."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim, devices = await prepared(scene, kubelet, "two", *TWO)
-        uuids = environment(scene, devices)
-        await scene.kill_agent()
-        shutil.rmtree(scene.options.cdi_dir)
-        scene.start_agent()
-        await kubelet.client()
-        assert environment(scene, devices) == uuids
-        assert await kubelet.prepare(claim) == devices
-        assert sorted(scene.places()) == sorted(TWO)
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim, devices = await prepared(scene, kubelet, "two", *TWO)
+    uuids = environment(scene, devices)
+    await scene.kill_agent()
+    shutil.rmtree(scene.options.cdi_dir)
+    scene.start_agent()
+    await kubelet.client()
+    assert environment(scene, devices) == uuids
+    assert await kubelet.prepare(claim) == devices
+    assert sorted(scene.places()) == sorted(TWO)
 
 
-def test_a_prepared_claim_keeps_its_slice_though_its_promise_is_lost(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim, _ = await prepared(scene, kubelet, "one", ONE)
-        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
-        await scene.kill_agent()
-        scene.start_agent()
-        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
-        assert scene.places() == [ONE]
-
-    play(story)
+async def test_a_prepared_claim_keeps_its_slice_though_its_promise_is_lost(scene: Scene) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim, _ = await prepared(scene, kubelet, "one", ONE)
+    await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
+    await scene.kill_agent()
+    scene.start_agent()
+    assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
+    assert scene.places() == [ONE]
 
 
 @pytest.mark.parametrize(
@@ -440,25 +396,20 @@ def test_a_prepared_claim_keeps_its_slice_though_its_promise_is_lost(play: Calla
         ({}, "promised GPU-.*:3g.20gb:4 to no pod of status.reservedFor: somebody else wrote its status"),
     ],
 )
-def test_an_allocation_that_is_not_ours_is_refused(
-    play: Callable[..., None], change: dict[str, Any], reason: str
-) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        labels = {"resource.kubernetes.io/admin-access": "true"}
-        await scene.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
-        claim = await write_claim(scene, "forged", [{**result(0, ONE), **change}])
-        refusals = []
-        for _ in range(2):
-            with pytest.raises(PluginError, match=reason) as refused:
-                await kubelet.prepare(claim)
-            refusals.append(str(refused.value))
-        assert not scene.instances()
-        assert not scene.cdi_files()
-        assert await told(scene, claim) == [("ClaimNotPrepared", refusals[0], 2)]
-
-    play(story)
+async def test_an_allocation_that_is_not_ours_is_refused(scene: Scene, change: dict[str, Any], reason: str) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    await scene.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+    claim = await write_claim(scene, "forged", [{**result(0, ONE), **change}])
+    refusals = []
+    for _ in range(2):
+        with pytest.raises(PluginError, match=reason) as refused:
+            await kubelet.prepare(claim)
+        refusals.append(str(refused.value))
+    assert not scene.instances()
+    assert not scene.cdi_files()
+    assert await told(scene, claim) == [("ClaimNotPrepared", refusals[0], 2)]
 
 
 @pytest.mark.parametrize(
@@ -472,101 +423,85 @@ def test_an_allocation_that_is_not_ours_is_refused(
     ],
     ids=["no promise", "held", "another tenant", "another place", "nobody"],
 )
-def test_a_device_of_another_claim_is_refused(
-    play: Callable[..., None], users: Sequence[str], namespace: str, reason: str
+async def test_a_device_of_another_claim_is_refused(
+    scene: Scene, users: Sequence[str], namespace: str, reason: str
 ) -> None:
     """Nobody else checks: the API server takes an allocation of a device that another claim holds."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        await scene.client.create(NAMESPACES, {"metadata": {"name": "other"}})
-        _, devices = await prepared(scene, kubelet, "owner", ONE)
-        await prepared(scene, kubelet, "elsewhere", ("1g.5gb", 0, 0))
-        thief = await write_claim(scene, "thief", [result(0, ONE)], pods=users, namespace=namespace)
-        if not users:
-            await write_status(scene, "thief", {"reservedFor": None})
-        began = scene.clock.monotonic()
-        with pytest.raises(PluginError, match=reason):
-            await kubelet.prepare(thief)
-        assert scene.clock.monotonic() - began < 1  # else a forged claim would hold kubelet's call
-        assert environment(scene, devices) == {scene.mig_uuid(ONE)}
-        assert len(scene.cdi_files()) == 2
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    await scene.client.create(NAMESPACES, {"metadata": {"name": "other"}})
+    _, devices = await prepared(scene, kubelet, "owner", ONE)
+    await prepared(scene, kubelet, "elsewhere", ("1g.5gb", 0, 0))
+    thief = await write_claim(scene, "thief", [result(0, ONE)], pods=users, namespace=namespace)
+    if not users:
+        await write_status(scene, "thief", {"reservedFor": None})
+    began = scene.clock.monotonic()
+    with pytest.raises(PluginError, match=reason):
+        await kubelet.prepare(thief)
+    assert scene.clock.monotonic() - began < 1  # else a forged claim would hold kubelet's call
+    assert environment(scene, devices) == {scene.mig_uuid(ONE)}
+    assert len(scene.cdi_files()) == 2
 
 
-def test_two_claims_that_ask_for_one_slice_at_once_do_not_both_get_it(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claims = [await allocate(scene, name, ONE, pods=("one",)) for name in ("first", "second")]
-        waiting = asyncio.gather(*map(kubelet.prepare, claims), return_exceptions=True)
-        await scene.promise("one", ONE)
-        answers = await waiting
-        assert [isinstance(each, PluginError) for each in answers].count(True) == 1
-        assert len(scene.cdi_files()) == 1
-
-    play(story, latencies={"create_gpu_instance": 3.0})
+@pytest.mark.scene(latencies={"create_gpu_instance": 3.0})
+async def test_two_claims_that_ask_for_one_slice_at_once_do_not_both_get_it(scene: Scene) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claims = [await allocate(scene, name, ONE, pods=("one",)) for name in ("first", "second")]
+    waiting = asyncio.gather(*map(kubelet.prepare, claims), return_exceptions=True)
+    await scene.promise("one", ONE)
+    answers = await waiting
+    assert [isinstance(each, PluginError) for each in answers].count(True) == 1
+    assert len(scene.cdi_files()) == 1
 
 
-def test_a_device_is_not_given_on_while_a_process_uses_it(play: Callable[..., None]) -> None:
+async def test_a_device_is_not_given_on_while_a_process_uses_it(scene: Scene) -> None:
     """A pod was force-deleted: its claim is gone, its processes are not, and the controller has promised the place."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        first, _ = await prepared(scene, kubelet, "first", ONE)
-        before = scene.mig_uuid(ONE)
-        pid = scene.machine.start_process(MigUuid(before), 2**30)
-        await kubelet.unprepare(first)
-        await scene.remove("first")
-        await scene._patch({"spec": {"podAllocationRequests": {scene.uid("first"): None}}})
-        second = await allocate(scene, "second", ONE)
-        await scene.promise("second", ONE)
-        waiting = asyncio.create_task(kubelet.prepare(second))
-        await scene.clock.sleep(15)
-        assert not waiting.done()
-        assert scene.mig_uuid(ONE) == before
-        scene.machine.end_process(pid)
-        assert environment(scene, await waiting) == {scene.mig_uuid(ONE)}
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    first, _ = await prepared(scene, kubelet, "first", ONE)
+    before = scene.mig_uuid(ONE)
+    pid = scene.machine.start_process(MigUuid(before), 2**30)
+    await kubelet.unprepare(first)
+    await scene.remove("first")
+    await scene._patch({"spec": {"podAllocationRequests": {scene.uid("first"): None}}})
+    second = await allocate(scene, "second", ONE)
+    await scene.promise("second", ONE)
+    waiting = asyncio.create_task(kubelet.prepare(second))
+    await scene.clock.sleep(15)
+    assert not waiting.done()
+    assert scene.mig_uuid(ONE) == before
+    scene.machine.end_process(pid)
+    assert environment(scene, await waiting) == {scene.mig_uuid(ONE)}
 
 
 @pytest.mark.parametrize("how", ["gone", "another", "free"])
-def test_a_claim_that_is_not_the_one_that_kubelet_means_is_refused(play: Callable[..., None], how: str) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim = await write_claim(scene, "one", [] if how == "free" else [result(0, ONE)])
-        await scene.promise("one", ONE)
-        if how != "free":
-            await scene.client.delete(RESOURCE_CLAIMS, "one", "default")
-        if how == "another":
-            await allocate(scene, "one", ONE)
-        reasons = {"gone": "does not exist", "another": "was made anew", "free": "has no allocation"}
-        with pytest.raises(PluginError, match=reasons[how]):
-            await kubelet.prepare(claim)
-
-    play(story)
+async def test_a_claim_that_is_not_the_one_that_kubelet_means_is_refused(scene: Scene, how: str) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim = await write_claim(scene, "one", [] if how == "free" else [result(0, ONE)])
+    await scene.promise("one", ONE)
+    if how != "free":
+        await scene.client.delete(RESOURCE_CLAIMS, "one", "default")
+    if how == "another":
+        await allocate(scene, "one", ONE)
+    reasons = {"gone": "does not exist", "another": "was made anew", "free": "has no allocation"}
+    with pytest.raises(PluginError, match=reasons[how]):
+        await kubelet.prepare(claim)
 
 
-def test_fifty_six_claims_at_once_are_ready_within_kubelets_time(play: Callable[..., None]) -> None:
+@pytest.mark.scene(cards="8xA100-40GB", latencies={"create_gpu_instance": 0.3, "create_compute_instance": 0.2})
+async def test_fifty_six_claims_at_once_are_ready_within_kubelets_time(scene: Scene) -> None:
     places: list[Place] = [("1g.5gb", card, start) for card in range(8) for start in range(7)]
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claims = [await allocate(scene, f"c{number}", place) for number, place in enumerate(places)]
-        for number, place in enumerate(places):
-            await scene.promise(f"c{number}", place)
-        began = scene.clock.monotonic()
-        answers = await asyncio.gather(*map(kubelet.prepare, claims))
-        assert scene.clock.monotonic() - began < 45
-        assert len({uuid for each in answers for uuid in environment(scene, each)}) == len(places)
-
-    play(story, cards="8xA100-40GB", latencies={"create_gpu_instance": 0.3, "create_compute_instance": 0.2})
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claims = [await allocate(scene, f"c{number}", place) for number, place in enumerate(places)]
+    for number, place in enumerate(places):
+        await scene.promise(f"c{number}", place)
+    began = scene.clock.monotonic()
+    answers = await asyncio.gather(*map(kubelet.prepare, claims))
+    assert scene.clock.monotonic() - began < 45
+    assert len({uuid for each in answers for uuid in environment(scene, each)}) == len(places)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -615,21 +550,18 @@ def test_a_death_at_any_call_is_made_good(play_anew: Callable[..., None], after:
         play_anew(once)
 
 
-def test_a_reboot_makes_the_slices_of_prepared_claims_anew(play: Callable[..., None]) -> None:
+@pytest.mark.scene(latencies={"create_gpu_instance": 3.0})
+async def test_a_reboot_makes_the_slices_of_prepared_claims_anew(scene: Scene) -> None:
     """Kubelet does not prepare them again, and neither the instances nor the CDI files outlived the boot."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        _, devices = await prepared(scene, kubelet, "two", *TWO)
-        await scene.kill_agent()
-        scene.machine.reboot()
-        shutil.rmtree(scene.options.cdi_dir)
-        scene.start_agent()
-        await scene.until(lambda: is_defined(scene, devices))
-        assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
-
-    play(story, latencies={"create_gpu_instance": 3.0})
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    _, devices = await prepared(scene, kubelet, "two", *TWO)
+    await scene.kill_agent()
+    scene.machine.reboot()
+    shutil.rmtree(scene.options.cdi_dir)
+    scene.start_agent()
+    await scene.until(lambda: is_defined(scene, devices))
+    assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
 
 
 async def is_defined(scene: Scene, devices: Sequence[PreparedDevice]) -> bool:
@@ -641,104 +573,86 @@ async def is_defined(scene: Scene, devices: Sequence[PreparedDevice]) -> bool:
     return True
 
 
-def test_a_claim_that_loses_its_slice_loses_its_cdi_file(play: Callable[..., None]) -> None:
+async def test_a_claim_that_loses_its_slice_loses_its_cdi_file(scene: Scene) -> None:
     """The next slice at the place has the same device nodes: a container that starts again must not get them."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        _, devices = await prepared(scene, kubelet, "first", ONE)
-        await scene.promise("first", ONE, state="deleting")
-        await scene.until(scene.is_empty)
-        assert not await is_defined(scene, devices)
-        await scene.release("first")
-        await prepared(scene, kubelet, "second", ONE)
-        assert not await is_defined(scene, devices)
-        await scene.kill_agent()
-        scene.start_agent()
-        await kubelet.client()
-        assert not await is_defined(scene, devices)
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    _, devices = await prepared(scene, kubelet, "first", ONE)
+    await scene.promise("first", ONE, state="deleting")
+    await scene.until(scene.is_empty)
+    assert not await is_defined(scene, devices)
+    await scene.release("first")
+    await prepared(scene, kubelet, "second", ONE)
+    assert not await is_defined(scene, devices)
+    await scene.kill_agent()
+    scene.start_agent()
+    await kubelet.client()
+    assert not await is_defined(scene, devices)
 
 
-def test_a_slice_that_is_being_released_is_not_handed_out(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim, _ = await prepared(scene, kubelet, "one", ONE)
-        pid = scene.machine.start_process(MigUuid(scene.mig_uuid(ONE)), 2**30)
-        await scene.promise("one", ONE, state="deleting")
-        await scene.clock.sleep(5)
-        with pytest.raises(PluginError, match="still being released"):
-            await kubelet.prepare(claim)
-        scene.machine.end_process(pid)
-
-    play(story)
+async def test_a_slice_that_is_being_released_is_not_handed_out(scene: Scene) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim, _ = await prepared(scene, kubelet, "one", ONE)
+    pid = scene.machine.start_process(MigUuid(scene.mig_uuid(ONE)), 2**30)
+    await scene.promise("one", ONE, state="deleting")
+    await scene.clock.sleep(5)
+    with pytest.raises(PluginError, match="still being released"):
+        await kubelet.prepare(claim)
+    scene.machine.end_process(pid)
 
 
 @pytest.mark.parametrize("damage", ["bytes", "position"])
-def test_a_damaged_checkpoint_takes_nothing_from_running_claims(play: Callable[..., None], damage: str) -> None:
+async def test_a_damaged_checkpoint_takes_nothing_from_running_claims(scene: Scene, damage: str) -> None:
     """Kubelet will not prepare the claim again, so its container must find its device at its next start."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim, devices = await prepared(scene, kubelet, "two", *TWO)
-        await scene.kill_agent()
-        path = scene.options.claims_file
-        if damage == "bytes":
-            path.write_bytes(path.read_bytes()[:50])
-        else:
-            path.write_bytes(path.read_bytes().splitlines()[0].replace(b":1g.5gb:0", b"nonsense"))
-        scene.start_agent()
-        await kubelet.client()
-        assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
-        assert await kubelet.prepare(claim) == devices
-        await kubelet.unprepare(claim)
-        assert not scene.cdi_files()
-        await scene.remove("two")
-        await scene.release("two")
-        await scene.until(scene.is_empty)
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim, devices = await prepared(scene, kubelet, "two", *TWO)
+    await scene.kill_agent()
+    path = scene.options.claims_file
+    if damage == "bytes":
+        path.write_bytes(path.read_bytes()[:50])
+    else:
+        path.write_bytes(path.read_bytes().splitlines()[0].replace(b":1g.5gb:0", b"nonsense"))
+    scene.start_agent()
+    await kubelet.client()
+    assert environment(scene, devices) == {scene.mig_uuid(place) for place in TWO}
+    assert await kubelet.prepare(claim) == devices
+    await kubelet.unprepare(claim)
+    assert not scene.cdi_files()
+    await scene.remove("two")
+    await scene.release("two")
+    await scene.until(scene.is_empty)
 
 
-def test_a_claim_that_was_given_other_devices_meanwhile_gets_these(play: Callable[..., None]) -> None:
+async def test_a_claim_that_was_given_other_devices_meanwhile_gets_these(scene: Scene) -> None:
     """Kubelet lost its own state, so it never unprepared the claim, which was released and placed anew."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim, _ = await prepared(scene, kubelet, "one", ONE)
-        await scene.promise("one", ONE, state="deleting")
-        await scene.until(scene.is_empty)
-        await scene.release("one")
-        other: Place = ("1g.5gb", 0, 0)
-        await write_status(scene, "one", {"reservedFor": None, "allocation": None})
-        await write_status(scene, "one", allocation([result(0, other)]) | reserved(scene, "one"))
-        await scene.promise("one", other)
-        assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(other)}
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim, _ = await prepared(scene, kubelet, "one", ONE)
+    await scene.promise("one", ONE, state="deleting")
+    await scene.until(scene.is_empty)
+    await scene.release("one")
+    other: Place = ("1g.5gb", 0, 0)
+    await write_status(scene, "one", {"reservedFor": None, "allocation": None})
+    await write_status(scene, "one", allocation([result(0, other)]) | reserved(scene, "one"))
+    await scene.promise("one", other)
+    assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(other)}
 
 
-def test_a_claim_with_nothing_of_ours_leaves_nothing(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        claim = await write_claim(scene, "other", [{**result(0, ONE), "driver": "gpu.nvidia.com"}])
-        assert await kubelet.prepare(claim) == ()
-        await kubelet.unprepare(claim)
-        await prepared(scene, kubelet, "second", ONE)  # which saves the journal
-        journal = json.loads(scene.options.journal_file.read_bytes().splitlines()[0])
-        assert set(journal["bindings"]) == {scene.uid("second")}
-
-    play(story)
+async def test_a_claim_with_nothing_of_ours_leaves_nothing(scene: Scene) -> None:
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    claim = await write_claim(scene, "other", [{**result(0, ONE), "driver": "gpu.nvidia.com"}])
+    assert await kubelet.prepare(claim) == ()
+    await kubelet.unprepare(claim)
+    await prepared(scene, kubelet, "second", ONE)  # which saves the journal
+    journal = json.loads(scene.options.journal_file.read_bytes().splitlines()[0])
+    assert set(journal["bindings"]) == {scene.uid("second")}
 
 
-def test_a_prepared_claim_is_on_the_disk_before_kubelet_has_its_answer(
-    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_prepared_claim_is_on_the_disk_before_kubelet_has_its_answer(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kubelet's own note of it survives a crash of the machine, and then it does not ask again."""
     flushed: list[str] = []
@@ -748,17 +662,14 @@ def test_a_prepared_claim_is_on_the_disk_before_kubelet_has_its_answer(
         flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         flush(descriptor)
 
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        monkeypatch.setattr(os, "fsync", note)
-        claim, _ = await prepared(scene, kubelet, "one", ONE)
-        path = str(scene.options.claims_file)
-        assert [each for each in flushed if each.startswith(path)] == [f"{path}.new"]
-        await kubelet.unprepare(claim)
-        assert [each for each in flushed if each.startswith(path)] == [f"{path}.new"] * 2
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    monkeypatch.setattr(os, "fsync", note)
+    claim, _ = await prepared(scene, kubelet, "one", ONE)
+    path = str(scene.options.claims_file)
+    assert [each for each in flushed if each.startswith(path)] == [f"{path}.new"]
+    await kubelet.unprepare(claim)
+    assert [each for each in flushed if each.startswith(path)] == [f"{path}.new"] * 2
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -795,25 +706,21 @@ def test_a_node_with_a_prepared_claim_is_not_rebooted_for_a_card(
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_claim_that_kubelet_has_forgotten_is_given_back(play: Callable[..., None], restart: bool) -> None:
+async def test_a_claim_that_kubelet_has_forgotten_is_given_back(scene: Scene, restart: bool) -> None:
     """Kubelet lost its state while the claim was deleted, so nobody ever unprepares it."""
-
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene)
-        await scene.joined()
-        await prepared(scene, kubelet, "first", ONE)
-        await prepared(scene, kubelet, "stays", ("1g.5gb", 0, 0))
-        for name in ("first", "stays"):
-            await scene.remove(name)
-            await scene._patch({"spec": {"podAllocationRequests": {scene.uid(name): None}}})
-        await scene.client.delete(RESOURCE_CLAIMS, "first", "default")
-        if restart:
-            await scene.kill_agent()
-            scene.start_agent()
-        await scene.clock.sleep(GONE_CHECK)
-        assert len(scene.places()) == 2  # kubelet may only be slow: the pod was force-deleted
-        await scene.clock.sleep(2 * GONE_CHECK)
-        assert scene.places() == [("1g.5gb", 0, 0)]
-        assert len(scene.cdi_files()) == 1
-
-    play(story)
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    await prepared(scene, kubelet, "first", ONE)
+    await prepared(scene, kubelet, "stays", ("1g.5gb", 0, 0))
+    for name in ("first", "stays"):
+        await scene.remove(name)
+        await scene._patch({"spec": {"podAllocationRequests": {scene.uid(name): None}}})
+    await scene.client.delete(RESOURCE_CLAIMS, "first", "default")
+    if restart:
+        await scene.kill_agent()
+        scene.start_agent()
+    await scene.clock.sleep(GONE_CHECK)
+    assert len(scene.places()) == 2  # kubelet may only be slow: the pod was force-deleted
+    await scene.clock.sleep(2 * GONE_CHECK)
+    assert scene.places() == [("1g.5gb", 0, 0)]
+    assert len(scene.cdi_files()) == 1

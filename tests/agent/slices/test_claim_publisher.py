@@ -44,104 +44,84 @@ async def published(scene: Scene, holds: Callable[[Pool], bool] = lambda _: True
     return found
 
 
-def test_every_place_of_every_profile_is_a_device(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        found = await published(scene)
-        assert (found.driver, found.name, found.node) == (DRIVER, NODE, NODE)
-        rows = {profile.name: len(profile.starts) for profile in model_by_short_name("A100-40GB").geometry.profiles}
-        assert {device.attributes[f"{DRIVER}/architecture"] for device in found.devices} == {"Ampere"}
-        profiles = [device.attributes[f"{DRIVER}/profile"] for device in found.devices]
-        assert {name: profiles.count(name) for name in rows} == {name: 2 * count for name, count in rows.items()}
-        assert all(device.taints == (PLACED_BY,) for device in found.devices)
-        node = await scene.client.get(NODES, NODE)
-        for each in await stored(scene):
-            (owner,) = each.metadata.owner_references
-            assert (owner.kind, owner.uid) == ("Node", node.metadata.uid)
-
-    play(story, cards="2xA100-40GB")
+@pytest.mark.scene(cards="2xA100-40GB")
+async def test_every_place_of_every_profile_is_a_device(scene: Scene) -> None:
+    await begin(scene)
+    found = await published(scene)
+    assert (found.driver, found.name, found.node) == (DRIVER, NODE, NODE)
+    rows = {profile.name: len(profile.starts) for profile in model_by_short_name("A100-40GB").geometry.profiles}
+    assert {device.attributes[f"{DRIVER}/architecture"] for device in found.devices} == {"Ampere"}
+    profiles = [device.attributes[f"{DRIVER}/profile"] for device in found.devices]
+    assert {name: profiles.count(name) for name in rows} == {name: 2 * count for name, count in rows.items()}
+    assert all(device.taints == (PLACED_BY,) for device in found.devices)
+    node = await scene.client.get(NODES, NODE)
+    for each in await stored(scene):
+        (owner,) = each.metadata.owner_references
+        assert (owner.kind, owner.uid) == ("Node", node.metadata.uid)
 
 
-def test_a_quiet_node_writes_nothing(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        await published(scene)
-        before = await stored(scene)
-        await scene.clock.sleep(3600)
-        await scene.kill_agent()
-        scene.start_agent()
-        await scene.clock.sleep(600)
-        assert await stored(scene) == before
-
-    play(story)
+async def test_a_quiet_node_writes_nothing(scene: Scene) -> None:
+    await begin(scene)
+    await published(scene)
+    before = await stored(scene)
+    await scene.clock.sleep(3600)
+    await scene.kill_agent()
+    scene.start_agent()
+    await scene.clock.sleep(600)
+    assert await stored(scene) == before
 
 
-def test_what_kubelet_removed_comes_again(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        before = await published(scene)
-        for each in await stored(scene):
-            await scene.client.delete(RESOURCE_SLICES, each.metadata.name)
-        assert (await published(scene)).devices == before.devices
-
-    play(story)
+async def test_what_kubelet_removed_comes_again(scene: Scene) -> None:
+    await begin(scene)
+    before = await published(scene)
+    for each in await stored(scene):
+        await scene.client.delete(RESOURCE_SLICES, each.metadata.name)
+    assert (await published(scene)).devices == before.devices
 
 
-def test_another_drivers_and_nodes_objects_stay(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        await published(scene)
-        spec: dict[str, Any] = {"pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": []}
-        for name, driver, node in (("a", "gpu.nvidia.com", NODE), ("b", DRIVER, "node-2")):
-            body = {"metadata": {"name": name}, "spec": {**spec, "driver": driver, "nodeName": node}}
-            await scene.client.create(RESOURCE_SLICES.as_dicts(), body)
-        left = {"metadata": {"name": "old"}, "spec": {**spec, "driver": DRIVER, "nodeName": NODE}}
-        await scene.client.create(RESOURCE_SLICES.as_dicts(), left)
+async def test_another_drivers_and_nodes_objects_stay(scene: Scene) -> None:
+    await begin(scene)
+    await published(scene)
+    spec: dict[str, Any] = {"pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": []}
+    for name, driver, node in (("a", "gpu.nvidia.com", NODE), ("b", DRIVER, "node-2")):
+        body = {"metadata": {"name": name}, "spec": {**spec, "driver": driver, "nodeName": node}}
+        await scene.client.create(RESOURCE_SLICES.as_dicts(), body)
+    left = {"metadata": {"name": "old"}, "spec": {**spec, "driver": DRIVER, "nodeName": NODE}}
+    await scene.client.create(RESOURCE_SLICES.as_dicts(), left)
 
-        async def gone() -> bool:
-            return {"a", "b"} <= (names := {each.metadata.name for each in await stored(scene)}) and "old" not in names
+    async def gone() -> bool:
+        return {"a", "b"} <= (names := {each.metadata.name for each in await stored(scene)}) and "old" not in names
 
-        await scene.until(gone)
-
-    play(story)
+    await scene.until(gone)
 
 
-def test_a_foreign_instance_takes_from_the_counters(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        scene.foreign(("3g.20gb", 0, 4))
-        await begin(scene)
-        found = await published(scene)
-        left = {counter for (name, counter), amount in found.counters.items() if "memory" in name and amount}
-        assert left == {f"memory-slice-{slot}" for slot in range(4)}
-
-    play(story)
+async def test_a_foreign_instance_takes_from_the_counters(scene: Scene) -> None:
+    scene.foreign(("3g.20gb", 0, 4))
+    await begin(scene)
+    found = await published(scene)
+    left = {counter for (name, counter), amount in found.counters.items() if "memory" in name and amount}
+    assert left == {f"memory-slice-{slot}" for slot in range(4)}
 
 
-def test_a_card_that_may_not_be_used_is_tainted_until_it_may(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        await published(scene)
-        scene.machine.lose(scene.machine.uuids()[0])
-        await published(scene, lambda found: all(len(each.taints) == 2 for each in found.devices))
-
-    play(story)
+async def test_a_card_that_may_not_be_used_is_tainted_until_it_may(scene: Scene) -> None:
+    await begin(scene)
+    await published(scene)
+    scene.machine.lose(scene.machine.uuids()[0])
+    await published(scene, lambda found: all(len(each.taints) == 2 for each in found.devices))
 
 
-def test_a_cordoned_card_is_tainted_as_such(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        await published(scene)
-        cordon = {cordon_key(scene.machine.uuids()[0]): "noise"}
-        await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": cordon}})
-        cordoned = DeviceTaint(CORDON_TAINT, "", NO_SCHEDULE)
-        await published(scene, lambda found: all(each.taints == (PLACED_BY, cordoned) for each in found.devices))
-        await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": dict.fromkeys(cordon)}})
-        await published(scene, lambda found: all(each.taints == (PLACED_BY,) for each in found.devices))
-
-    play(story)
+async def test_a_cordoned_card_is_tainted_as_such(scene: Scene) -> None:
+    await begin(scene)
+    await published(scene)
+    cordon = {cordon_key(scene.machine.uuids()[0]): "noise"}
+    await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": cordon}})
+    cordoned = DeviceTaint(CORDON_TAINT, "", NO_SCHEDULE)
+    await published(scene, lambda found: all(each.taints == (PLACED_BY, cordoned) for each in found.devices))
+    await scene.client.merge_patch(NODES, NODE, {"metadata": {"annotations": dict.fromkeys(cordon)}})
+    await published(scene, lambda found: all(each.taints == (PLACED_BY,) for each in found.devices))
 
 
-def test_nothing_is_published_beside_another_driver_of_the_name(play: Callable[..., None]) -> None:
+async def test_nothing_is_published_beside_another_driver_of_the_name(scene: Scene) -> None:
     """NVIDIA's driver is on the node: both would give one card."""
     foreign = {
         "metadata": {"name": "theirs"},
@@ -156,43 +136,37 @@ def test_nothing_is_published_beside_another_driver_of_the_name(play: Callable[.
     async def names(scene: Scene) -> set[str]:
         return {each.metadata.name for each in await stored(scene)}
 
-    async def story(scene: Scene) -> None:
-        kubelet, _ = await begin(scene, driver=NVIDIA_DRIVER)
-        await published(scene)
-        await kubelet.client()
-        await scene.client.create(RESOURCE_SLICES.as_dicts(), foreign)
+    kubelet, _ = await begin(scene, driver=NVIDIA_DRIVER)
+    await published(scene)
+    await kubelet.client()
+    await scene.client.create(RESOURCE_SLICES.as_dicts(), foreign)
 
-        async def alone() -> bool:
-            return await names(scene) == {"theirs"} and not kubelet.is_served()
+    async def alone() -> bool:
+        return await names(scene) == {"theirs"} and not kubelet.is_served()
 
-        await scene.until(alone)
-        await scene.clock.sleep(10)
-        (event,) = [each for each in (await scene.client.list(EVENTS)).items if each.reason == "ClaimDriverConflict"]
-        assert event.message == (
-            f"node {NODE}: ResourceSlice theirs of driver {NVIDIA_DRIVER} is another program's; remove that driver from"
-            f" the node, or choose --claim-driver {DRIVER}"
-        )
-        await scene.client.delete(RESOURCE_SLICES, "theirs")
-        await published(scene)
-        await kubelet.client()
-
-    play(story)
+    await scene.until(alone)
+    await scene.clock.sleep(10)
+    (event,) = [each for each in (await scene.client.list(EVENTS)).items if each.reason == "ClaimDriverConflict"]
+    assert event.message == (
+        f"node {NODE}: ResourceSlice theirs of driver {NVIDIA_DRIVER} is another program's; remove that driver from"
+        f" the node, or choose --claim-driver {DRIVER}"
+    )
+    await scene.client.delete(RESOURCE_SLICES, "theirs")
+    await published(scene)
+    await kubelet.client()
 
 
-def test_an_old_server_gets_what_it_keeps(play: Callable[..., None]) -> None:
+@pytest.mark.scene(kubernetes="1.34")
+async def test_an_old_server_gets_what_it_keeps(scene: Scene) -> None:
     """Kubernetes 1.34 drops taints and counters; our guarded classes keep its allocator away from the devices."""
-
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        await scene.clock.sleep(60)
-        before = await stored(scene)
-        devices = [device for each in before for device in each.spec.devices]
-        assert devices
-        assert not any(device.taints or device.consumes_counters for device in devices)
-        await scene.clock.sleep(600)
-        assert await stored(scene) == before
-
-    play(story, kubernetes="1.34")
+    await begin(scene)
+    await scene.clock.sleep(60)
+    before = await stored(scene)
+    devices = [device for each in before for device in each.spec.devices]
+    assert devices
+    assert not any(device.taints or device.consumes_counters for device in devices)
+    await scene.clock.sleep(600)
+    assert await stored(scene) == before
 
 
 @pytest.mark.parametrize("kubernetes", ["1.34", "1.36"])
@@ -242,22 +216,19 @@ def test_an_object_of_counters_becomes_one_of_devices_and_back(play: Callable[..
     play(story, cards="8xA100-40GB" if earlier == 4 else "2xA100-40GB")
 
 
-def test_somebody_who_changes_the_objects_all_the_time_gets_few_answers(play: Callable[..., None]) -> None:
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        await published(scene)
-        answers = 0
-        for _ in range(3000):
-            for each in await stored(scene):
-                if each.spec.devices and each.spec.devices[0].name != "mine":
-                    patch = {"spec": {"devices": [{"name": "mine"}]}}
-                    await scene.client.merge_patch(RESOURCE_SLICES, each.metadata.name, patch)
-                    answers += 1
-            await scene.clock.sleep(0.2)
-        assert 10 < answers < 60
-        await published(scene, lambda found: found.devices[0].id.device != "mine")
-
-    play(story)
+async def test_somebody_who_changes_the_objects_all_the_time_gets_few_answers(scene: Scene) -> None:
+    await begin(scene)
+    await published(scene)
+    answers = 0
+    for _ in range(3000):
+        for each in await stored(scene):
+            if each.spec.devices and each.spec.devices[0].name != "mine":
+                patch = {"spec": {"devices": [{"name": "mine"}]}}
+                await scene.client.merge_patch(RESOURCE_SLICES, each.metadata.name, patch)
+                answers += 1
+        await scene.clock.sleep(0.2)
+    assert 10 < answers < 60
+    await published(scene, lambda found: found.devices[0].id.device != "mine")
 
 
 class LateStream:
@@ -289,53 +260,43 @@ class LateTransport(InProcessTransport):
             yield LateStream(inner, self.clock) if RESOURCE_SLICES.plural in request.path else inner
 
 
-def test_a_new_node_writes_each_object_once_though_its_watch_is_late(
-    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+@pytest.mark.scene(cards="8xA100-40GB")
+async def test_a_new_node_writes_each_object_once_though_its_watch_is_late(
+    scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(scene: Scene) -> None:
-        def user(name: str) -> Client:
-            transport = LateTransport(scene.server, UserInfo(name=name, groups=("system:masters",)))
-            transport.clock = scene.clock
-            return Client(transport, field_manager=name, clock=scene.clock)
+    def user(name: str) -> Client:
+        transport = LateTransport(scene.server, UserInfo(name=name, groups=("system:masters",)))
+        transport.clock = scene.clock
+        return Client(transport, field_manager=name, clock=scene.clock)
 
-        scene.user = user  # type: ignore[method-assign]
-        await begin(scene)
-        await published(scene)
-        await scene.clock.sleep(60)
-        assert {each.spec.pool.generation for each in await stored(scene)} == {1}
-        assert not [each for each in caplog.messages if "ResourceSlices" in each]
-
-    play(story, cards="8xA100-40GB")
+    scene.user = user  # type: ignore[method-assign]
+    await begin(scene)
+    await published(scene)
+    await scene.clock.sleep(60)
+    assert {each.spec.pool.generation for each in await stored(scene)} == {1}
+    assert not [each for each in caplog.messages if "ResourceSlices" in each]
 
 
-def test_who_removes_taints_and_counters_gets_them_written_again(play: Callable[..., None]) -> None:
+async def test_who_removes_taints_and_counters_gets_them_written_again(scene: Scene) -> None:
     """Only an answer to our own write says what the server keeps: without taints kube-scheduler would allocate."""
-
-    async def story(scene: Scene) -> None:
-        await begin(scene)
-        before = await published(scene)
-        for each in await stored(scene):
-            if each.spec.devices:
-                devices = [{"name": device.name} for device in each.spec.devices]
-                await scene.client.merge_patch(RESOURCE_SLICES, each.metadata.name, {"spec": {"devices": devices}})
-        await published(scene, lambda found: found.devices == before.devices)
-
-    play(story)
+    await begin(scene)
+    before = await published(scene)
+    for each in await stored(scene):
+        if each.spec.devices:
+            devices = [{"name": device.name} for device in each.spec.devices]
+            await scene.client.merge_patch(RESOURCE_SLICES, each.metadata.name, {"spec": {"devices": devices}})
+    await published(scene, lambda found: found.devices == before.devices)
 
 
-def test_another_nodes_object_of_the_name_hinders_nobody(play: Callable[..., None]) -> None:
+async def test_another_nodes_object_of_the_name_hinders_nobody(scene: Scene) -> None:
     """A hostile node may write objects of its own only, but under any name."""
-
-    async def story(scene: Scene) -> None:
-        spec = {"pool": {"name": "x", "generation": 1, "resourceSliceCount": 1}, "devices": [], "nodeName": "evil"}
-        body = {"metadata": {"name": f"01-{DRIVER}-{NODE}"}, "spec": {**spec, "driver": DRIVER}}
-        await scene.client.create(RESOURCE_SLICES.as_dicts(), body)
-        await begin(scene)
-        await published(scene)
-        names = {each.metadata.name for each in await stored(scene)}
-        await scene.kill_agent()
-        scene.start_agent()
-        await scene.clock.sleep(600)
-        assert {each.metadata.name for each in await stored(scene)} == names
-
-    play(story)
+    spec = {"pool": {"name": "x", "generation": 1, "resourceSliceCount": 1}, "devices": [], "nodeName": "evil"}
+    body = {"metadata": {"name": f"01-{DRIVER}-{NODE}"}, "spec": {**spec, "driver": DRIVER}}
+    await scene.client.create(RESOURCE_SLICES.as_dicts(), body)
+    await begin(scene)
+    await published(scene)
+    names = {each.metadata.name for each in await stored(scene)}
+    await scene.kill_agent()
+    scene.start_agent()
+    await scene.clock.sleep(600)
+    assert {each.metadata.name for each in await stored(scene)} == names
