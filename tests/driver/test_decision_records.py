@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.driver.rollout.simulated_fleet import SimulatedFleet
 from tests.driver.rollout.test_rollout_always import CRASHING, FIRST, NODES, SETS, Controller, settled
-from tests.driver.test_drivers_process import ServerWithNodes, play
+from tests.driver.test_drivers_process import ServerWithNodes
 
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, LabelNode
@@ -18,6 +18,7 @@ from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.recorder import Record
 from tessera.replay.service import Recorders, read_records
 from tessera.replay.state_codec import decode, encode
+from tessera_lab.simulation.virtual_time import run_virtual
 
 PASSWORD = "hunter2"
 
@@ -40,7 +41,8 @@ def text() -> str:
     """The records of a controller that installs drivers on two nodes and is then asked for another version."""
     found: list[bytes] = []
 
-    async def story(lab: ServerWithNodes) -> None:
+    async def story() -> None:
+        lab = ServerWithNodes()
         lab.recorders = Recorders(1000)
         await lab.begin()
         await lab.ask()
@@ -53,7 +55,7 @@ def text() -> str:
         await lab.live(30)
         found.extend(msgspec.json.encode(each) for each in lab.recorders.records())
 
-    play(story)
+    run_virtual(story())
     return b"\n".join(found).decode()
 
 

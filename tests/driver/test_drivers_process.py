@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -30,7 +29,6 @@ from tessera.replay.service import Recorders
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 KERNELS = {"a": "5.15.0-69-generic", "b": "5.15.0-70-generic"}
@@ -121,117 +119,99 @@ class ServerWithNodes:
 ALL = {"a": (DriverStrategy.PRECOMPILED, True), "b": (DriverStrategy.BUILT, True)}
 
 
-def play(story: Callable[[ServerWithNodes], Any]) -> None:
-    async def main() -> None:
-        await story(ServerWithNodes())
-
-    run_virtual(main())
+@pytest.fixture
+async def lab(virtual_time: None) -> ServerWithNodes:
+    return ServerWithNodes()
 
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("last", range(12))
-def test_whoever_comes_after_a_death_at_any_write_brings_it_to_the_same_end(last: int, applied: bool) -> None:
-    async def story(lab: ServerWithNodes) -> None:
-        await lab.begin()
-        await lab.ask()
-        with suppress(ExceptionGroup):
-            await lab.live(30, lambda inner: TransportUntilWrite(inner, last=last, applied=applied))
-        await lab.live(30)
-        assert await lab.told() == ALL
-
-    play(story)
-
-
-def test_definitions_that_come_later_are_seen() -> None:
-    async def story(lab: ServerWithNodes) -> None:
-        await lab.begin(definitions=False)
-
-        async def install() -> None:
-            await lab.clock.sleep(100)
-            await lab.define()
-            await lab.ask()
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(install())
-            await lab.live(200)
-        assert await lab.told() == ALL
-
-    play(story)
+async def test_whoever_comes_after_a_death_at_any_write_brings_it_to_the_same_end(
+    lab: ServerWithNodes, last: int, applied: bool
+) -> None:
+    await lab.begin()
+    await lab.ask()
+    with suppress(ExceptionGroup):
+        await lab.live(30, lambda inner: TransportUntilWrite(inner, last=last, applied=applied))
+    await lab.live(30)
+    assert await lab.told() == ALL
 
 
-def test_a_cluster_at_rest_is_not_written_to() -> None:
-    async def story(lab: ServerWithNodes) -> None:
-        await lab.begin()
-        await lab.ask()
-        await lab.live(30)
-        before = len([each for each in lab.server.audit if each.verb not in {"get", "list", "watch"}])
-        await lab.live(3600)
-        assert len([each for each in lab.server.audit if each.verb not in {"get", "list", "watch"}]) == before
+async def test_definitions_that_come_later_are_seen(lab: ServerWithNodes) -> None:
+    await lab.begin(definitions=False)
 
-    play(story)
-
-
-def test_without_policy_and_driver_no_change_of_a_node_starts_a_planning_round() -> None:
-    async def story(lab: ServerWithNodes) -> None:
-        lab.recorders = Recorders(keep=100)
-        await lab.begin()
-
-        def rounds() -> int:
-            found = (each for each in lab.recorders.records() if each.decider == "driver-plan")
-            return sum(len(each.decisions) for each in found)
-
-        async def change() -> None:
-            await lab.clock.sleep(60)
-            before = rounds()
-            assert before > 0, "a start plans"
-            for number in range(5):
-                await lab.admin.merge_patch(NODES, "a", {"metadata": {"labels": {"team": str(number)}}})
-                await lab.clock.sleep(10)
-            assert rounds() == before
-            await lab.ask()
-            await lab.clock.sleep(60)
-            assert await lab.told() == ALL
-            await lab.admin.delete(CLUSTER_POLICIES, "p")
-            await lab.clock.sleep(60)
-            assert await lab.told() == {}
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(change())
-            await lab.live(300)
-
-    play(story)
-
-
-def test_a_daemonset_that_somebody_deletes_is_made_again() -> None:
-    async def story(lab: ServerWithNodes) -> None:
-        await lab.begin()
+    async def install() -> None:
+        await lab.clock.sleep(100)
+        await lab.define()
         await lab.ask()
 
-        async def meddle() -> None:
-            await lab.clock.sleep(30)
-            for each in (await lab.admin.list(DAEMONSETS, NAMESPACE)).items:
-                await lab.admin.delete(DAEMONSETS, each.metadata.name, NAMESPACE)
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(meddle())
-            await lab.live(90)
-        assert await lab.told() == ALL
-
-    play(story)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(install())
+        await lab.live(200)
+    assert await lab.told() == ALL
 
 
-def test_a_label_that_somebody_takes_away_comes_back() -> None:
-    async def story(lab: ServerWithNodes) -> None:
-        await lab.begin()
+async def test_a_cluster_at_rest_is_not_written_to(lab: ServerWithNodes) -> None:
+    await lab.begin()
+    await lab.ask()
+    await lab.live(30)
+    before = len([each for each in lab.server.audit if each.verb not in {"get", "list", "watch"}])
+    await lab.live(3600)
+    assert len([each for each in lab.server.audit if each.verb not in {"get", "list", "watch"}]) == before
+
+
+async def test_without_policy_and_driver_no_change_of_a_node_starts_a_planning_round(lab: ServerWithNodes) -> None:
+    lab.recorders = Recorders(keep=100)
+    await lab.begin()
+
+    def rounds() -> int:
+        found = (each for each in lab.recorders.records() if each.decider == "driver-plan")
+        return sum(len(each.decisions) for each in found)
+
+    async def change() -> None:
+        await lab.clock.sleep(60)
+        before = rounds()
+        assert before > 0, "a start plans"
+        for number in range(5):
+            await lab.admin.merge_patch(NODES, "a", {"metadata": {"labels": {"team": str(number)}}})
+            await lab.clock.sleep(10)
+        assert rounds() == before
         await lab.ask()
-
-        async def meddle() -> None:
-            await lab.clock.sleep(30)
-            await lab.admin.merge_patch(NODES, "a", {"metadata": {"labels": {DRIVER_SET_LABEL: None}}})
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(meddle())
-            await lab.live(90)
+        await lab.clock.sleep(60)
         assert await lab.told() == ALL
+        await lab.admin.delete(CLUSTER_POLICIES, "p")
+        await lab.clock.sleep(60)
+        assert await lab.told() == {}
 
-    play(story)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(change())
+        await lab.live(300)
+
+
+async def test_a_daemonset_that_somebody_deletes_is_made_again(lab: ServerWithNodes) -> None:
+    await lab.begin()
+    await lab.ask()
+
+    async def meddle() -> None:
+        await lab.clock.sleep(30)
+        for each in (await lab.admin.list(DAEMONSETS, NAMESPACE)).items:
+            await lab.admin.delete(DAEMONSETS, each.metadata.name, NAMESPACE)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(meddle())
+        await lab.live(90)
+    assert await lab.told() == ALL
+
+
+async def test_a_label_that_somebody_takes_away_comes_back(lab: ServerWithNodes) -> None:
+    await lab.begin()
+    await lab.ask()
+
+    async def meddle() -> None:
+        await lab.clock.sleep(30)
+        await lab.admin.merge_patch(NODES, "a", {"metadata": {"labels": {DRIVER_SET_LABEL: None}}})
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(meddle())
+        await lab.live(90)
+    assert await lab.told() == ALL

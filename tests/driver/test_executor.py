@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -29,7 +28,6 @@ from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 #: Seconds that an answer takes to come.
@@ -132,20 +130,17 @@ def proxied(pod: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["value"] for each in driver["env"] if each["name"].upper().endswith("_PROXY")}
 
 
-def test_openshifts_proxy_and_its_certificates_reach_the_driver_container() -> None:
-    async def story(desk: Desk) -> None:
-        pod = await made_set(desk, RHCOS, PROXY)
-        assert proxied(pod) == VARIABLES | {name.lower(): text for name, text in VARIABLES.items()}
-        (volume,) = (each for each in pod["volumes"] if each["name"] == "gpu-operator-trusted-ca")
-        assert volume["configMap"]["items"] == [{"key": "ca-bundle.crt", "path": "tls-ca-bundle.pem"}]
-        mounts = [(c["name"], m) for c in pod["containers"] for m in c["volumeMounts"] if m["name"] == volume["name"]]
-        assert [(name, each["mountPath"], each["readOnly"]) for name, each in mounts] == [
-            ("nvidia-driver-ctr", "/etc/pki/ca-trust/extracted/pem", True)
-        ]
-        bundle = await desk.client.get(CONFIGMAPS, "gpu-operator-trusted-ca", NAMESPACE)
-        assert bundle.metadata.labels["config.openshift.io/inject-trusted-cabundle"] == "true"
-
-    play(story)
+async def test_openshifts_proxy_and_its_certificates_reach_the_driver_container(desk: Desk) -> None:
+    pod = await made_set(desk, RHCOS, PROXY)
+    assert proxied(pod) == VARIABLES | {name.lower(): text for name, text in VARIABLES.items()}
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "gpu-operator-trusted-ca")
+    assert volume["configMap"]["items"] == [{"key": "ca-bundle.crt", "path": "tls-ca-bundle.pem"}]
+    mounts = [(c["name"], m) for c in pod["containers"] for m in c["volumeMounts"] if m["name"] == volume["name"]]
+    assert [(name, each["mountPath"], each["readOnly"]) for name, each in mounts] == [
+        ("nvidia-driver-ctr", "/etc/pki/ca-trust/extracted/pem", True)
+    ]
+    bundle = await desk.client.get(CONFIGMAPS, "gpu-operator-trusted-ca", NAMESPACE)
+    assert bundle.metadata.labels["config.openshift.io/inject-trusted-cabundle"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -157,93 +152,77 @@ def test_openshifts_proxy_and_its_certificates_reach_the_driver_container() -> N
         (PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64"), PROXY),
     ],
 )
-def test_without_a_proxy_of_openshift_there_is_nothing_of_it(pool: PoolKey, proxy: dict[str, Any] | None) -> None:
-    async def story(desk: Desk) -> None:
-        pod = await made_set(desk, pool, proxy)
-        assert proxied(pod) == {}
-        assert "gpu-operator-trusted-ca" not in {each["name"] for each in pod["volumes"]}
-        with pytest.raises(NotFound):
-            await desk.client.get(CONFIGMAPS, "gpu-operator-trusted-ca", NAMESPACE)
-
-    play(story)
-
-
-def play(story: Callable[[Desk], Awaitable[None]]) -> None:
-    async def main() -> None:
-        desk = Desk()
-        await desk.client.create(NODES.as_dicts(), {"metadata": {"name": "a"}})
-        await story(desk)
-
-    run_virtual(main())
+async def test_without_a_proxy_of_openshift_there_is_nothing_of_it(
+    desk: Desk, pool: PoolKey, proxy: dict[str, Any] | None
+) -> None:
+    pod = await made_set(desk, pool, proxy)
+    assert proxied(pod) == {}
+    assert "gpu-operator-trusted-ca" not in {each["name"] for each in pod["volumes"]}
+    with pytest.raises(NotFound):
+        await desk.client.get(CONFIGMAPS, "gpu-operator-trusted-ca", NAMESPACE)
 
 
-def test_what_was_told_is_not_told_again_before_it_is_seen() -> None:
-    async def story(desk: Desk) -> None:
-        node = await desk.node()
-        await desk.do(desk.tell(node, DriverPhase.PULLING))
-        await desk.do(desk.tell(node, DriverPhase.PULLING))
-        await desk.do(desk.tell(node, DriverPhase.STARTING))
-        assert desk.writes == 1
-        desk.acting.observe_change("condition/a")  # of another write
-        await desk.do(desk.tell(node, DriverPhase.STARTING))
-        assert desk.writes == 1
+@pytest.fixture
+async def desk(virtual_time: None) -> Desk:
+    desk = Desk()
+    await desk.client.create(NODES.as_dicts(), {"metadata": {"name": "a"}})
+    return desk
+
+
+async def test_what_was_told_is_not_told_again_before_it_is_seen(desk: Desk) -> None:
+    node = await desk.node()
+    await desk.do(desk.tell(node, DriverPhase.PULLING))
+    await desk.do(desk.tell(node, DriverPhase.PULLING))
+    await desk.do(desk.tell(node, DriverPhase.STARTING))
+    assert desk.writes == 1
+    desk.acting.observe_change("condition/a")  # of another write
+    await desk.do(desk.tell(node, DriverPhase.STARTING))
+    assert desk.writes == 1
+    desk.acting.observe_change("status/a")
+    await desk.do(desk.tell(node, DriverPhase.STARTING))
+    assert desk.writes == 2
+    assert '"starting"' in (await desk.node()).metadata.annotations[DRIVER_ANNOTATION]
+
+
+async def test_what_is_never_seen_changed_nothing_and_is_not_waited_for_for_long(desk: Desk) -> None:
+    node = await desk.node()
+    await desk.do(desk.tell(node, DriverPhase.PULLING))
+    await desk.clock.sleep(SEEN_SECONDS / 2)
+    await desk.do(desk.tell(node, DriverPhase.STARTING))
+    assert (desk.writes, desk.woken) == (1, 1)
+    await desk.clock.sleep(SEEN_SECONDS / 2)
+    assert desk.woken == 2
+    await desk.do(desk.tell(node, DriverPhase.STARTING))
+    assert desk.writes == 2
+
+
+async def test_a_write_that_is_seen_before_its_answer_comes_is_not_waited_for(desk: Desk) -> None:
+    node = await desk.node()
+    async with asyncio.TaskGroup() as group:
+        desk.acting.start(desk.tell(node, DriverPhase.PULLING), group)
+        await desk.clock.sleep(FAR / 2)
         desk.acting.observe_change("status/a")
-        await desk.do(desk.tell(node, DriverPhase.STARTING))
-        assert desk.writes == 2
-        assert '"starting"' in (await desk.node()).metadata.annotations[DRIVER_ANNOTATION]
-
-    play(story)
+    await desk.do(desk.tell(node, DriverPhase.STARTING))
+    assert desk.writes == 2
 
 
-def test_what_is_never_seen_changed_nothing_and_is_not_waited_for_for_long() -> None:
-    async def story(desk: Desk) -> None:
-        node = await desk.node()
-        await desk.do(desk.tell(node, DriverPhase.PULLING))
-        await desk.clock.sleep(SEEN_SECONDS / 2)
-        await desk.do(desk.tell(node, DriverPhase.STARTING))
-        assert (desk.writes, desk.woken) == (1, 1)
-        await desk.clock.sleep(SEEN_SECONDS / 2)
-        assert desk.woken == 2
-        await desk.do(desk.tell(node, DriverPhase.STARTING))
-        assert desk.writes == 2
-
-    play(story)
+async def test_a_label_waits_until_what_was_told_is_seen_since_it_holds_for_the_node_as_it_was_seen_only(
+    desk: Desk,
+) -> None:
+    node = await desk.node()
+    await desk.do(desk.tell(node, DriverPhase.PULLING), desk.show(node), desk.label(node))
+    assert desk.writes == 2
+    desk.acting.observe_change("status/a", "condition/a")
+    await desk.do(desk.label(await desk.node()))
+    assert desk.writes == 3
+    assert desk.server.audit.codes[409] == 0
 
 
-def test_a_write_that_is_seen_before_its_answer_comes_is_not_waited_for() -> None:
-    async def story(desk: Desk) -> None:
-        node = await desk.node()
-        async with asyncio.TaskGroup() as group:
-            desk.acting.start(desk.tell(node, DriverPhase.PULLING), group)
-            await desk.clock.sleep(FAR / 2)
-            desk.acting.observe_change("status/a")
-        await desk.do(desk.tell(node, DriverPhase.STARTING))
-        assert desk.writes == 2
-
-    play(story)
-
-
-def test_a_label_waits_until_what_was_told_is_seen_since_it_holds_for_the_node_as_it_was_seen_only() -> None:
-    async def story(desk: Desk) -> None:
-        node = await desk.node()
-        await desk.do(desk.tell(node, DriverPhase.PULLING), desk.show(node), desk.label(node))
-        assert desk.writes == 2
-        desk.acting.observe_change("status/a", "condition/a")
-        await desk.do(desk.label(await desk.node()))
-        assert desk.writes == 3
-        assert desk.server.audit.codes[409] == 0
-
-    play(story)
-
-
-def test_nothing_is_told_of_a_node_while_its_label_is_written() -> None:
-    async def story(desk: Desk) -> None:
-        node = await desk.node()
-        await desk.do(desk.label(node), desk.tell(node, DriverPhase.PULLING), desk.show(node))
-        assert desk.writes == 1
-        assert (await desk.node()).metadata.labels[DRIVER_SET_LABEL] == "one"
-        await desk.do(desk.tell(node, DriverPhase.PULLING), desk.show(node))
-        assert desk.writes == 3
-        assert desk.server.audit.codes[409] == 0
-
-    play(story)
+async def test_nothing_is_told_of_a_node_while_its_label_is_written(desk: Desk) -> None:
+    node = await desk.node()
+    await desk.do(desk.label(node), desk.tell(node, DriverPhase.PULLING), desk.show(node))
+    assert desk.writes == 1
+    assert (await desk.node()).metadata.labels[DRIVER_SET_LABEL] == "one"
+    await desk.do(desk.tell(node, DriverPhase.PULLING), desk.show(node))
+    assert desk.writes == 3
+    assert desk.server.audit.codes[409] == 0

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tessera.clock import LoopClock
@@ -84,3 +85,11 @@ def in_lab(story: Callable[[Lab], Awaitable[None]]) -> None:
         await story(lab)
 
     run_virtual(main())
+
+
+@pytest.fixture
+async def lab(virtual_time: None) -> Lab:
+    """A lab on virtual time with the webhook's objects."""
+    made = Lab()
+    await made.install()
+    return made

@@ -170,14 +170,11 @@ def test_what_a_node_says_counts_at_once() -> None:
     story(tell)
 
 
-def test_without_a_webhook_only_pods_that_need_it_are_kept_out() -> None:
-    async def play(lab: Lab) -> None:
-        await lab.configure()
-        cluster = Cluster(lab, [])
-        await cluster.pod("plain")
-        await cluster.pod("several", {"nvidia.com/gpu": 2})
-        for limits, needs in (({"nvidia.com/mig-1g.5gb": 1}, {}), ({}, {"ecc": "true"})):
-            with pytest.raises(ApiError, match="failed calling webhook"):
-                await cluster.pod("p", limits, **needs)
-
-    in_lab(play)
+async def test_without_a_webhook_only_pods_that_need_it_are_kept_out(lab: Lab) -> None:
+    await lab.configure()
+    cluster = Cluster(lab, [])
+    await cluster.pod("plain")
+    await cluster.pod("several", {"nvidia.com/gpu": 2})
+    for limits, needs in (({"nvidia.com/mig-1g.5gb": 1}, {}), ({}, {"ecc": "true"})):
+        with pytest.raises(ApiError, match="failed calling webhook"):
+            await cluster.pod("p", limits, **needs)

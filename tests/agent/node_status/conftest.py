@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -248,6 +248,23 @@ async def stage(request: pytest.FixtureRequest, virtual_time: None) -> AsyncIter
     made = marked_scene(request, Stage)
     yield made
     await made.stop()
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., None]:
+    """Plays a story on a stage of its own, on virtual time, and ends everything."""
+
+    def play_on(story: Callable[[Stage], Awaitable[None]], *args: str) -> None:
+        async def whole() -> None:
+            stage = Stage(*args)
+            try:
+                await story(stage)
+            finally:
+                await stage.stop()
+
+        run_virtual(whole())
+
+    return play_on
 
 
 @pytest.fixture

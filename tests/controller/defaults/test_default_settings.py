@@ -2,10 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
@@ -14,7 +15,6 @@ from tessera.controller.defaults.default_settings import DefaultSettings, defaul
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, ConfigMap
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 NAMESPACE = "tessera-system"
 ENTRIES = {"sharing-profiles": {"slice-2": "two"}, "mig-layouts": {"config.yaml": "layouts"}}
@@ -59,90 +59,70 @@ class Installation:
             await cancel_tasks([task])
 
 
-def play(story: Callable[[Installation], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        installation = Installation()
-        await installation.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": NAMESPACE}})
-        await story(installation)
-
-    run_virtual(run())
+@pytest.fixture
+async def installation(virtual_time: None) -> Installation:
+    installation = Installation()
+    await installation.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": NAMESPACE}})
+    return installation
 
 
-def test_it_fills_both_and_writes_each_once() -> None:
-    async def story(installation: Installation) -> None:
-        for name in ENTRIES:
-            await installation.make(name)
-        async with installation.controller():
-            filled = {name: await installation.read(name) for name in ENTRIES}
-            assert {name: each.data for name, each in filled.items()} == ENTRIES
-            await installation.clock.sleep(600)
-            for name, each in filled.items():
-                assert (await installation.read(name)).metadata.resource_version == each.metadata.resource_version
-
-    play(story)
+async def test_it_fills_both_and_writes_each_once(installation: Installation) -> None:
+    for name in ENTRIES:
+        await installation.make(name)
+    async with installation.controller():
+        filled = {name: await installation.read(name) for name in ENTRIES}
+        assert {name: each.data for name, each in filled.items()} == ENTRIES
+        await installation.clock.sleep(600)
+        for name, each in filled.items():
+            assert (await installation.read(name)).metadata.resource_version == each.metadata.resource_version
 
 
-def test_one_that_comes_later_or_is_made_anew_is_filled_too() -> None:
-    async def story(installation: Installation) -> None:
-        async with installation.controller():
-            for _ in range(2):
-                await installation.make("mig-layouts")
-                await installation.clock.sleep(5)
-                assert (await installation.read("mig-layouts")).data == ENTRIES["mig-layouts"]
-                await installation.client.delete(CONFIGMAPS, "mig-layouts", NAMESPACE)
-                await installation.clock.sleep(5)
-            assert list((await installation.client.list(CONFIGMAPS, NAMESPACE)).items) == []
-
-    play(story)
-
-
-def test_an_upgrade_renews_the_one_and_keeps_the_edit_of_the_other() -> None:
-    async def story(installation: Installation) -> None:
-        for name in ENTRIES:
-            await installation.make(name)
-        async with installation.controller():
-            await installation.edit("sharing-profiles", {"slice-2": "mine"})
-        newer = {"sharing-profiles": {"slice-2": "better"}, "mig-layouts": {"config.yaml": "more layouts"}}
-        async with installation.controller(newer):
-            assert (await installation.read("sharing-profiles")).data == {"slice-2": "mine"}
-            assert (await installation.read("mig-layouts")).data == newer["mig-layouts"]
-
-    play(story)
-
-
-def test_somebody_s_own_is_left_alone() -> None:
-    async def story(installation: Installation) -> None:
-        await installation.make("sharing-profiles", {"only": "profile"})
-        before = await installation.read("sharing-profiles")
-        async with installation.controller():
-            assert await installation.read("sharing-profiles") == before
-
-    play(story)
-
-
-def test_a_replica_that_does_not_lead_writes_nothing() -> None:
-    async def story(installation: Installation) -> None:
-        installation.leads = False
-        await installation.make("sharing-profiles")
-        async with installation.controller():
-            assert (await installation.read("sharing-profiles")).data == {}
-
-    play(story)
-
-
-def test_it_goes_on_after_refused_writes() -> None:
-    async def story(installation: Installation) -> None:
-        # An immutable ConfigMap refuses each write; a new one with its name does not.
-        body = {"metadata": {"name": "mig-layouts"}, "immutable": True}
-        await installation.client.create(CONFIGMAPS.as_dicts(), body, NAMESPACE)
-        async with installation.controller():
-            assert (await installation.read("mig-layouts")).data == {}
-            await installation.client.delete(CONFIGMAPS, "mig-layouts", NAMESPACE)
+async def test_one_that_comes_later_or_is_made_anew_is_filled_too(installation: Installation) -> None:
+    async with installation.controller():
+        for _ in range(2):
             await installation.make("mig-layouts")
-            await installation.clock.sleep(60)
+            await installation.clock.sleep(5)
             assert (await installation.read("mig-layouts")).data == ENTRIES["mig-layouts"]
+            await installation.client.delete(CONFIGMAPS, "mig-layouts", NAMESPACE)
+            await installation.clock.sleep(5)
+        assert list((await installation.client.list(CONFIGMAPS, NAMESPACE)).items) == []
 
-    play(story)
+
+async def test_an_upgrade_renews_the_one_and_keeps_the_edit_of_the_other(installation: Installation) -> None:
+    for name in ENTRIES:
+        await installation.make(name)
+    async with installation.controller():
+        await installation.edit("sharing-profiles", {"slice-2": "mine"})
+    newer = {"sharing-profiles": {"slice-2": "better"}, "mig-layouts": {"config.yaml": "more layouts"}}
+    async with installation.controller(newer):
+        assert (await installation.read("sharing-profiles")).data == {"slice-2": "mine"}
+        assert (await installation.read("mig-layouts")).data == newer["mig-layouts"]
+
+
+async def test_somebody_s_own_is_left_alone(installation: Installation) -> None:
+    await installation.make("sharing-profiles", {"only": "profile"})
+    before = await installation.read("sharing-profiles")
+    async with installation.controller():
+        assert await installation.read("sharing-profiles") == before
+
+
+async def test_a_replica_that_does_not_lead_writes_nothing(installation: Installation) -> None:
+    installation.leads = False
+    await installation.make("sharing-profiles")
+    async with installation.controller():
+        assert (await installation.read("sharing-profiles")).data == {}
+
+
+async def test_it_goes_on_after_refused_writes(installation: Installation) -> None:
+    # An immutable ConfigMap refuses each write; a new one with its name does not.
+    body = {"metadata": {"name": "mig-layouts"}, "immutable": True}
+    await installation.client.create(CONFIGMAPS.as_dicts(), body, NAMESPACE)
+    async with installation.controller():
+        assert (await installation.read("mig-layouts")).data == {}
+        await installation.client.delete(CONFIGMAPS, "mig-layouts", NAMESPACE)
+        await installation.make("mig-layouts")
+        await installation.clock.sleep(60)
+        assert (await installation.read("mig-layouts")).data == ENTRIES["mig-layouts"]
 
 
 def test_what_it_brings_fits_into_one_object_each() -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
+import pytest
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
@@ -26,7 +27,6 @@ from tessera.kube.watch.informer import Informer
 from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.service import Recorders, read_records
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 
 class Fleet:
@@ -87,15 +87,11 @@ class Fleet:
         return self.metrics.registry.get_sample_value("tessera_breaker_cards", {"rule": rule, "state": state})
 
 
-def play(story: Callable[[Fleet], Awaitable[None]]) -> None:
-    async def played() -> None:
-        fleet = Fleet()
-        try:
-            await story(fleet)
-        finally:
-            await fleet.stop()
-
-    run_virtual(played())
+@pytest.fixture
+async def fleet(virtual_time: None) -> AsyncIterator[Fleet]:
+    fleet = Fleet()
+    yield fleet
+    await fleet.stop()
 
 
 def bad(number: int) -> CardFault:
@@ -107,69 +103,54 @@ async def report_five(fleet: Fleet) -> None:
         await fleet.report(f"n{number}", bad(number))
 
 
-def test_cards_beyond_the_bound_are_spared_and_told_once() -> None:
-    async def story(fleet: Fleet) -> None:
-        await report_five(fleet)
-        await fleet.start()
-        assert await fleet.spared() == {f"n{n}": frozenset({bad(n).key}) for n in (2, 3, 4)}
-        assert (fleet.gauge("XID 48", "taken"), fleet.gauge("XID 48", "spared")) == (2, 3)
-        assert await fleet.events() == ["HealthBreakerOpened"]
-        await fleet.report("n0")  # an old fault has ended: the next card is taken away
-        await fleet.clock.sleep(2)
-        assert set(await fleet.spared()) == {"n3", "n4"}
-        for number in (1, 2, 3):
-            await fleet.report(f"n{number}")
-        await fleet.clock.sleep(2)
-        assert await fleet.spared() == {}
-        assert await fleet.events() == ["HealthBreakerClosed", "HealthBreakerOpened"]
-
-    play(story)
+async def test_cards_beyond_the_bound_are_spared_and_told_once(fleet: Fleet) -> None:
+    await report_five(fleet)
+    await fleet.start()
+    assert await fleet.spared() == {f"n{n}": frozenset({bad(n).key}) for n in (2, 3, 4)}
+    assert (fleet.gauge("XID 48", "taken"), fleet.gauge("XID 48", "spared")) == (2, 3)
+    assert await fleet.events() == ["HealthBreakerOpened"]
+    await fleet.report("n0")  # an old fault has ended: the next card is taken away
+    await fleet.clock.sleep(2)
+    assert set(await fleet.spared()) == {"n3", "n4"}
+    for number in (1, 2, 3):
+        await fleet.report(f"n{number}")
+    await fleet.clock.sleep(2)
+    assert await fleet.spared() == {}
+    assert await fleet.events() == ["HealthBreakerClosed", "HealthBreakerOpened"]
 
 
-def test_a_new_leader_decides_the_same_and_tells_nothing_again() -> None:
-    async def story(fleet: Fleet) -> None:
-        await report_five(fleet)
-        await fleet.start()
-        before = await fleet.spared()
-        await fleet.start()
-        assert await fleet.spared() == before
-        assert await fleet.events() == ["HealthBreakerOpened"]
-        await fleet.stop()
-        assert fleet.gauge("XID 48", "spared") is None
-
-    play(story)
+async def test_a_new_leader_decides_the_same_and_tells_nothing_again(fleet: Fleet) -> None:
+    await report_five(fleet)
+    await fleet.start()
+    before = await fleet.spared()
+    await fleet.start()
+    assert await fleet.spared() == before
+    assert await fleet.events() == ["HealthBreakerOpened"]
+    await fleet.stop()
+    assert fleet.gauge("XID 48", "spared") is None
 
 
-def test_recorded_decisions_are_the_same_again() -> None:
-    async def story(fleet: Fleet) -> None:
-        await report_five(fleet)
-        await fleet.start()
-        (record,) = read_records(b"\n".join(msgspec.json.encode(each) for each in fleet.recorders.records()))
-        assert record.decisions
-        assert not [*replay(record, DECIDERS["breaker"])]
-
-    play(story)
+async def test_recorded_decisions_are_the_same_again(fleet: Fleet) -> None:
+    await report_five(fleet)
+    await fleet.start()
+    (record,) = read_records(b"\n".join(msgspec.json.encode(each) for each in fleet.recorders.records()))
+    assert record.decisions
+    assert not [*replay(record, DECIDERS["breaker"])]
 
 
-def test_heartbeats_cost_no_write() -> None:
-    async def story(fleet: Fleet) -> None:
-        await report_five(fleet)
-        await fleet.start()
-        before = await fleet.versions()
-        await fleet.client.merge_patch(NODES, "n0", {"metadata": {"labels": {"heartbeat": "1"}}})
-        await fleet.clock.sleep(60)
-        after = await fleet.versions()
-        assert {name for name in after if after[name] != before[name]} == {"n0"}
-
-    play(story)
+async def test_heartbeats_cost_no_write(fleet: Fleet) -> None:
+    await report_five(fleet)
+    await fleet.start()
+    before = await fleet.versions()
+    await fleet.client.merge_patch(NODES, "n0", {"metadata": {"labels": {"heartbeat": "1"}}})
+    await fleet.clock.sleep(60)
+    after = await fleet.versions()
+    assert {name for name in after if after[name] != before[name]} == {"n0"}
 
 
-def test_an_annotation_that_cannot_be_read_spares_nothing() -> None:
-    async def story(fleet: Fleet) -> None:
-        await report_five(fleet)
-        await fleet.client.merge_patch(NODES, "n4", {"metadata": {"annotations": {CARDS_ANNOTATION: "{"}}})
-        await fleet.client.merge_patch(NODES, "n0", {"metadata": {"annotations": {SPARED_ANNOTATION: "junk"}}})
-        await fleet.start()
-        assert set(await fleet.spared()) == {"n2", "n3"}
-
-    play(story)
+async def test_an_annotation_that_cannot_be_read_spares_nothing(fleet: Fleet) -> None:
+    await report_five(fleet)
+    await fleet.client.merge_patch(NODES, "n4", {"metadata": {"annotations": {CARDS_ANNOTATION: "{"}}})
+    await fleet.client.merge_patch(NODES, "n0", {"metadata": {"annotations": {SPARED_ANNOTATION: "junk"}}})
+    await fleet.start()
+    assert set(await fleet.spared()) == {"n2", "n3"}

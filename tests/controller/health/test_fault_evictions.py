@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -25,7 +25,6 @@ from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, error_response
 from tessera_lab.apiserver.status import conflict_error
-from tessera_lab.simulation.virtual_time import run_virtual
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
 EVICT = "{evict: true, tolerationSeconds: 600}"
@@ -122,168 +121,139 @@ class Cluster:
         await cancel_tasks(self._tasks)
 
 
-def play(story: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def played() -> None:
-        cluster = Cluster()
-        await cluster.prepare()
-        try:
-            await story(cluster)
-        finally:
-            await cluster.stop()
-
-    run_virtual(played())
+@pytest.fixture
+async def cluster(virtual_time: None) -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    await cluster.prepare()
+    yield cluster
+    await cluster.stop()
 
 
-def test_nobody_is_evicted_while_the_agent_is_silent() -> None:
+async def test_nobody_is_evicted_while_the_agent_is_silent(cluster: Cluster) -> None:
     """What it wrote may be long over, and no agent would reset the card."""
 
     async def condition(cluster: Cluster, status: str, reason: str) -> None:
         silent = {"type": "GpuHealthy", "status": status, "reason": reason, "message": ""}
         await cluster.client.merge_patch(NODES, "n1", {"status": {"conditions": [silent]}}, subresource="status")
 
-    async def story(cluster: Cluster) -> None:
-        await condition(cluster, "Unknown", "AgentStatusUnknown")
-        await cluster.pod("web")
+    await condition(cluster, "Unknown", "AgentStatusUnknown")
+    await cluster.pod("web")
+    await cluster.lead()
+    await asyncio.sleep(600)
+    assert await cluster.running() == ["web"]
+    await condition(cluster, "False", "CardUnhealthy")
+    await asyncio.sleep(10)
+    assert await cluster.running() == []
+
+
+async def test_pods_with_an_owner_are_evicted_after_the_delay_and_told_why(cluster: Cluster) -> None:
+    await cluster.pod("web")
+    await cluster.pod("alone", owned=False)
+    await cluster.pod("patient", tolerates="300")
+    await cluster.pod("endless", tolerates="999999999")
+    await cluster.lead()
+    await asyncio.sleep(50)
+    assert await cluster.running() == ["alone", "endless", "patient", "web"]
+    await asyncio.sleep(20)
+    assert await cluster.running() == ["alone", "endless", "patient"]
+    assert "GpuFaultEvicted" in await cluster.reasons()
+    await asyncio.sleep(240)
+    assert await cluster.running() == ["alone", "endless"]
+    await asyncio.sleep(300)
+    assert await cluster.running() == ["alone"]
+
+
+async def test_without_the_option_no_pod_is_evicted(cluster: Cluster) -> None:
+    await cluster.pod("web")
+    await cluster.lead("")
+    await asyncio.sleep(5000)
+    assert await cluster.running() == ["web"]
+
+
+async def test_what_the_administrator_writes_holds_at_once_and_a_mistake_changes_nothing(cluster: Cluster) -> None:
+    await cluster.pod("web")
+    await cluster.lead("")
+    await asyncio.sleep(600)
+    await cluster.say("{evict: true, evictNodes: 0}")
+    await asyncio.sleep(600)
+    assert await cluster.running() == ["web"]
+    await cluster.say(EVICT)
+    await asyncio.sleep(10)
+    assert await cluster.running() == []
+    await cluster.say("evict: maybe")
+    await cluster.pod("next")
+    await asyncio.sleep(90)
+    assert await cluster.running() == [], "what was in force before stays in force"
+
+
+async def test_a_disruption_budget_is_kept_and_asked_again_with_growing_pauses(cluster: Cluster) -> None:
+    await cluster.pod("web")
+    await cluster.protect(1)
+    await cluster.lead()
+    await asyncio.sleep(3600)
+    assert await cluster.running() == ["web"]
+    assert 5 <= cluster.attempts("blocked") <= 5 + 3600 / LONGEST_RETRY
+    assert "GpuFaultEvictionBlocked" in await cluster.reasons()
+    await cluster.client.request("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web")
+    await asyncio.sleep(LONGEST_RETRY + 10)
+    assert await cluster.running() == []
+
+
+async def test_new_leaders_at_every_moment_evict_each_pod_once(cluster: Cluster) -> None:
+    names = [f"web-{number}" for number in range(4)]
+    for name in names:
+        await cluster.pod(name)
+    for _ in range(40):
         await cluster.lead()
-        await asyncio.sleep(600)
-        assert await cluster.running() == ["web"]
-        await condition(cluster, "False", "CardUnhealthy")
-        await asyncio.sleep(10)
-        assert await cluster.running() == []
-
-    play(story)
+        await asyncio.sleep(2.1)
+    await asyncio.sleep(20)
+    assert await cluster.running() == []
+    assert cluster.attempts("evicted") == len(names)
+    assert cluster.attempts("blocked") == 0
 
 
-def test_pods_with_an_owner_are_evicted_after_the_delay_and_told_why() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.pod("web")
-        await cluster.pod("alone", owned=False)
-        await cluster.pod("patient", tolerates="300")
-        await cluster.pod("endless", tolerates="999999999")
-        await cluster.lead()
-        await asyncio.sleep(50)
-        assert await cluster.running() == ["alone", "endless", "patient", "web"]
-        await asyncio.sleep(20)
-        assert await cluster.running() == ["alone", "endless", "patient"]
-        assert "GpuFaultEvicted" in await cluster.reasons()
-        await asyncio.sleep(240)
-        assert await cluster.running() == ["alone", "endless"]
-        await asyncio.sleep(300)
-        assert await cluster.running() == ["alone"]
-
-    play(story)
+async def test_a_pod_of_the_same_name_that_was_not_told_stays(cluster: Cluster) -> None:
+    await cluster.pod("web")
+    await cluster.lead()
+    await asyncio.sleep(30)
+    await cluster.client.delete(PODS, "web", "default", grace_seconds=0)
+    spec = {"containers": [{"name": "c", "image": "cuda"}], "nodeName": "n2"}
+    meta = {"name": "web", "ownerReferences": [OWNER]}
+    await cluster.client.create(PODS.as_dicts(), {"metadata": meta, "spec": spec}, "default")
+    await asyncio.sleep(600)
+    assert await cluster.running() == ["web"]
 
 
-def test_without_the_option_no_pod_is_evicted() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.pod("web")
-        await cluster.lead("")
-        await asyncio.sleep(5000)
-        assert await cluster.running() == ["web"]
-
-    play(story)
-
-
-def test_what_the_administrator_writes_holds_at_once_and_a_mistake_changes_nothing() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.pod("web")
-        await cluster.lead("")
-        await asyncio.sleep(600)
-        await cluster.say("{evict: true, evictNodes: 0}")
-        await asyncio.sleep(600)
-        assert await cluster.running() == ["web"]
-        await cluster.say(EVICT)
-        await asyncio.sleep(10)
-        assert await cluster.running() == []
-        await cluster.say("evict: maybe")
-        await cluster.pod("next")
-        await asyncio.sleep(90)
-        assert await cluster.running() == [], "what was in force before stays in force"
-
-    play(story)
+async def test_a_pod_that_is_gone_before_its_eviction_gets_no_event_of_one(cluster: Cluster) -> None:
+    await cluster.pod("web")
+    ghost = await cluster.client.get(PODS, "web", "default")
+    await cluster.client.delete(PODS, "web", "default", grace_seconds=0)
+    await cluster.lead()
+    cluster.evictions.pod_changed(WatchEvent(EventKind.ADDED, ghost))
+    await asyncio.sleep(120)
+    assert cluster.attempts("gone") == 3
+    assert await cluster.reasons() == []
+    cluster.evictions.pod_changed(WatchEvent(EventKind.DELETED, ghost))
+    await asyncio.sleep(3600)
+    assert cluster.attempts("gone") == 3
 
 
-def test_a_disruption_budget_is_kept_and_asked_again_with_growing_pauses() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.pod("web")
-        await cluster.protect(1)
-        await cluster.lead()
-        await asyncio.sleep(3600)
-        assert await cluster.running() == ["web"]
-        assert 5 <= cluster.attempts("blocked") <= 5 + 3600 / LONGEST_RETRY
-        assert "GpuFaultEvictionBlocked" in await cluster.reasons()
-        await cluster.client.request("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web")
-        await asyncio.sleep(LONGEST_RETRY + 10)
-        assert await cluster.running() == []
+async def test_a_pod_whose_eviction_meets_a_conflict_is_evicted_later(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, left = cluster.server.handle, 2
 
-    play(story)
+    async def handle_late(request: Request, user: UserInfo) -> Any:
+        nonlocal left
+        if request.path.endswith("/eviction") and left:
+            left -= 1
+            return error_response(conflict_error("", "pods", "web", "the object has been modified"))
+        return await handle(request, user)
 
-
-def test_new_leaders_at_every_moment_evict_each_pod_once() -> None:
-    async def story(cluster: Cluster) -> None:
-        names = [f"web-{number}" for number in range(4)]
-        for name in names:
-            await cluster.pod(name)
-        for _ in range(40):
-            await cluster.lead()
-            await asyncio.sleep(2.1)
-        await asyncio.sleep(20)
-        assert await cluster.running() == []
-        assert cluster.attempts("evicted") == len(names)
-        assert cluster.attempts("blocked") == 0
-
-    play(story)
-
-
-def test_a_pod_of_the_same_name_that_was_not_told_stays() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.pod("web")
-        await cluster.lead()
-        await asyncio.sleep(30)
-        await cluster.client.delete(PODS, "web", "default", grace_seconds=0)
-        spec = {"containers": [{"name": "c", "image": "cuda"}], "nodeName": "n2"}
-        meta = {"name": "web", "ownerReferences": [OWNER]}
-        await cluster.client.create(PODS.as_dicts(), {"metadata": meta, "spec": spec}, "default")
-        await asyncio.sleep(600)
-        assert await cluster.running() == ["web"]
-
-    play(story)
-
-
-def test_a_pod_that_is_gone_before_its_eviction_gets_no_event_of_one() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.pod("web")
-        ghost = await cluster.client.get(PODS, "web", "default")
-        await cluster.client.delete(PODS, "web", "default", grace_seconds=0)
-        await cluster.lead()
-        cluster.evictions.pod_changed(WatchEvent(EventKind.ADDED, ghost))
-        await asyncio.sleep(120)
-        assert cluster.attempts("gone") == 3
-        assert await cluster.reasons() == []
-        cluster.evictions.pod_changed(WatchEvent(EventKind.DELETED, ghost))
-        await asyncio.sleep(3600)
-        assert cluster.attempts("gone") == 3
-
-    play(story)
-
-
-def test_a_pod_whose_eviction_meets_a_conflict_is_evicted_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(cluster: Cluster) -> None:
-        handle, left = cluster.server.handle, 2
-
-        async def handle_late(request: Request, user: UserInfo) -> Any:
-            nonlocal left
-            if request.path.endswith("/eviction") and left:
-                left -= 1
-                return error_response(conflict_error("", "pods", "web", "the object has been modified"))
-            return await handle(request, user)
-
-        monkeypatch.setattr(cluster.server, "handle", handle_late)
-        await cluster.pod("web")
-        await cluster.lead()
-        await asyncio.sleep(120)
-        assert await cluster.running() == []
-        assert cluster.attempts("gone") == 2
-        assert await cluster.reasons() == ["GpuFaultEvicted"]
-
-    play(story)
+    monkeypatch.setattr(cluster.server, "handle", handle_late)
+    await cluster.pod("web")
+    await cluster.lead()
+    await asyncio.sleep(120)
+    assert await cluster.running() == []
+    assert cluster.attempts("gone") == 2
+    assert await cluster.reasons() == ["GpuFaultEvicted"]

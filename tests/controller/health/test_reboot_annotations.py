@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
+import pytest
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
@@ -14,7 +15,6 @@ from tessera.controller.health.reboot_annotations import RebootAnnotations, Repa
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 KEY = "example.com/reboot"
 
@@ -50,62 +50,49 @@ class Cluster:
 _KEYS = {"asked": REBOOT_REQUESTED, "theirs": KEY}
 
 
-def play(story: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def played() -> None:
-        cluster = Cluster()
-        await cluster.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "tessera-system"}})
-        await cluster.client.create(NODES.as_dicts(), {"metadata": {"name": "n1"}})
-        rng = random.Random(1)
-        nodes: Informer[Node] = Informer(cluster.client, NODES, clock=cluster.clock, rng=rng)
-        settings = RepairSettings(cluster.client, namespace="tessera-system", clock=cluster.clock, rng=rng)
-        annotations = RebootAnnotations(cluster.client, settings, cluster.clock, nodes=nodes)
-        tasks = [asyncio.create_task(each.run()) for each in (nodes, settings, annotations)]
-        try:
-            await story(cluster)
-        finally:
-            await cancel_tasks(tasks)
-
-    run_virtual(played())
+@pytest.fixture
+async def cluster(virtual_time: None) -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    await cluster.client.create(NAMESPACES.as_dicts(), {"metadata": {"name": "tessera-system"}})
+    await cluster.client.create(NODES.as_dicts(), {"metadata": {"name": "n1"}})
+    rng = random.Random(1)
+    nodes: Informer[Node] = Informer(cluster.client, NODES, clock=cluster.clock, rng=rng)
+    settings = RepairSettings(cluster.client, namespace="tessera-system", clock=cluster.clock, rng=rng)
+    annotations = RebootAnnotations(cluster.client, settings, cluster.clock, nodes=nodes)
+    tasks = [asyncio.create_task(each.run()) for each in (nodes, settings, annotations)]
+    yield cluster
+    await cancel_tasks(tasks)
 
 
-def test_it_comes_with_the_request_and_goes_with_the_boot() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.boot("boot-1")
-        await cluster.say(f"{{reboot: annotation, rebootAnnotation: {KEY}=now}}")
-        assert await cluster.found() is None
-        await cluster.annotate(asked="boot-1")
-        assert await cluster.found() == "now"
-        await cluster.annotate(theirs=None)
-        assert await cluster.found() == "now", "the request still holds"
-        await cluster.boot("boot-2")
-        assert await cluster.found() is None
-        before = await cluster.version()
-        await asyncio.sleep(3600)
-        assert await cluster.version() == before, "nothing more is written"
-        await cluster.annotate(theirs="now")
-        assert await cluster.found() == "now", "a person asks for another reboot"
-
-    play(story)
+async def test_it_comes_with_the_request_and_goes_with_the_boot(cluster: Cluster) -> None:
+    await cluster.boot("boot-1")
+    await cluster.say(f"{{reboot: annotation, rebootAnnotation: {KEY}=now}}")
+    assert await cluster.found() is None
+    await cluster.annotate(asked="boot-1")
+    assert await cluster.found() == "now"
+    await cluster.annotate(theirs=None)
+    assert await cluster.found() == "now", "the request still holds"
+    await cluster.boot("boot-2")
+    assert await cluster.found() is None
+    before = await cluster.version()
+    await asyncio.sleep(3600)
+    assert await cluster.version() == before, "nothing more is written"
+    await cluster.annotate(theirs="now")
+    assert await cluster.found() == "now", "a person asks for another reboot"
 
 
-def test_a_request_from_before_the_settings_is_told_once_they_say_so() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.boot("boot-1")
-        await cluster.annotate(asked="boot-1")
-        await cluster.say("reboot: systemctl")
-        assert await cluster.found() is None
-        await cluster.say(f"{{reboot: annotation, rebootAnnotation: {KEY}}}")
-        assert await cluster.found() == "true"
-
-    play(story)
+async def test_a_request_from_before_the_settings_is_told_once_they_say_so(cluster: Cluster) -> None:
+    await cluster.boot("boot-1")
+    await cluster.annotate(asked="boot-1")
+    await cluster.say("reboot: systemctl")
+    assert await cluster.found() is None
+    await cluster.say(f"{{reboot: annotation, rebootAnnotation: {KEY}}}")
+    assert await cluster.found() == "true"
 
 
-def test_an_annotation_of_others_stays() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.boot("boot-1")
-        await cluster.say(f"{{reboot: annotation, rebootAnnotation: {KEY}=now}}")
-        await cluster.annotate(theirs="maintenance")
-        await cluster.annotate(asked="boot-0")
-        assert await cluster.found() == "maintenance"
-
-    play(story)
+async def test_an_annotation_of_others_stays(cluster: Cluster) -> None:
+    await cluster.boot("boot-1")
+    await cluster.say(f"{{reboot: annotation, rebootAnnotation: {KEY}=now}}")
+    await cluster.annotate(theirs="maintenance")
+    await cluster.annotate(asked="boot-0")
+    assert await cluster.found() == "maintenance"

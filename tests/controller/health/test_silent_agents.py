@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 SYSTEM = "tessera-system"
 OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "tessera-agent", "uid": "u", "controller": True}
@@ -140,197 +139,165 @@ class Fleet:
         return [each.metadata.resource_version for each in (await self.client.list(NODES)).items]
 
 
-def play(story: Callable[[Fleet], Awaitable[None]]) -> None:
-    async def played() -> None:
-        fleet = Fleet()
-        try:
-            await story(fleet)
-        finally:
-            await fleet.stop()
-
-    run_virtual(played())
+@pytest.fixture
+async def fleet(virtual_time: None) -> AsyncIterator[Fleet]:
+    fleet = Fleet()
+    yield fleet
+    await fleet.stop()
 
 
-def test_a_lost_agent_makes_its_conditions_unknown_within_a_minute_and_takes_them_over_again() -> None:
-    async def story(fleet: Fleet) -> None:
-        await fleet.add("n1")
-        await fleet.add("n2")
-        await fleet.lead()
-        spoken = rfc3339(fleet.clock.now())
-        await fleet.clock.sleep(100)
-        await fleet.stop_agent("n1")
-        await fleet.clock.sleep(GRACE - 5)
-        assert await fleet.statuses("n1") == {"True"}
-        await fleet.clock.sleep(10)
-        assert await fleet.statuses("n1") == {"Unknown"}
-        assert await fleet.statuses("n2") == {"True"}
-        found = await fleet.condition("n1")
-        assert found.reason == "AgentStatusUnknown"
-        assert "no pod of DaemonSet tessera-system/tessera-agent is on it" in found.message
-        assert "see tessera why node/n1" in found.message
-        assert found.last_heartbeat_time == spoken  # when the agent last spoke
-        assert found.last_transition_time is not None
-        assert found.last_transition_time > spoken
-        await fleet.start_agent("n1")
-        await fleet.speak("n1")
-        await fleet.clock.sleep(100)
-        assert await fleet.statuses("n1") == {"True"}
-
-    play(story)
-
-
-def test_what_was_wrong_by_the_agents_last_word_stays_in_the_message() -> None:
-    async def story(fleet: Fleet) -> None:
-        await fleet.add("n1")
-        await fleet.speak("n1", SICK)
-        await fleet.stop_agent("n1")
-        await fleet.lead()
-        await fleet.clock.sleep(GRACE + 5)
-        assert (await fleet.condition("n1")).message.endswith("It last said: GPU 3: lost until reboot")
-
-    play(story)
+async def test_a_lost_agent_makes_its_conditions_unknown_within_a_minute_and_takes_them_over_again(
+    fleet: Fleet,
+) -> None:
+    await fleet.add("n1")
+    await fleet.add("n2")
+    await fleet.lead()
+    spoken = rfc3339(fleet.clock.now())
+    await fleet.clock.sleep(100)
+    await fleet.stop_agent("n1")
+    await fleet.clock.sleep(GRACE - 5)
+    assert await fleet.statuses("n1") == {"True"}
+    await fleet.clock.sleep(10)
+    assert await fleet.statuses("n1") == {"Unknown"}
+    assert await fleet.statuses("n2") == {"True"}
+    found = await fleet.condition("n1")
+    assert found.reason == "AgentStatusUnknown"
+    assert "no pod of DaemonSet tessera-system/tessera-agent is on it" in found.message
+    assert "see tessera why node/n1" in found.message
+    assert found.last_heartbeat_time == spoken  # when the agent last spoke
+    assert found.last_transition_time is not None
+    assert found.last_transition_time > spoken
+    await fleet.start_agent("n1")
+    await fleet.speak("n1")
+    await fleet.clock.sleep(100)
+    assert await fleet.statuses("n1") == {"True"}
 
 
-def test_a_condition_that_the_next_agent_no_longer_has_disappears_with_its_first_word() -> None:
-    async def story(fleet: Fleet) -> None:
-        await fleet.add("n1")
-        await fleet.speak("n1", GOOD | {"GpuMpsReady": ("True", "DaemonsReady", "MPS serves")})
-        await fleet.stop_agent("n1")
-        await fleet.lead()
-        await fleet.clock.sleep(GRACE + 5)
-        assert (await fleet.condition("n1", "GpuMpsReady")).status == "Unknown"
-        await fleet.start_agent("n1")
-        await fleet.speak("n1")
-        assert (await fleet.node("n1")).status.condition("GpuMpsReady") is None
+async def test_what_was_wrong_by_the_agents_last_word_stays_in_the_message(fleet: Fleet) -> None:
+    await fleet.add("n1")
+    await fleet.speak("n1", SICK)
+    await fleet.stop_agent("n1")
+    await fleet.lead()
+    await fleet.clock.sleep(GRACE + 5)
+    assert (await fleet.condition("n1")).message.endswith("It last said: GPU 3: lost until reboot")
 
-    play(story)
+
+async def test_a_condition_that_the_next_agent_no_longer_has_disappears_with_its_first_word(fleet: Fleet) -> None:
+    await fleet.add("n1")
+    await fleet.speak("n1", GOOD | {"GpuMpsReady": ("True", "DaemonsReady", "MPS serves")})
+    await fleet.stop_agent("n1")
+    await fleet.lead()
+    await fleet.clock.sleep(GRACE + 5)
+    assert (await fleet.condition("n1", "GpuMpsReady")).status == "Unknown"
+    await fleet.start_agent("n1")
+    await fleet.speak("n1")
+    assert (await fleet.node("n1")).status.condition("GpuMpsReady") is None
 
 
 @pytest.mark.parametrize(("status", "becomes"), [("True", "Unknown"), ("False", "False")])
-def test_nobody_knows_if_a_silent_node_still_offers_its_cards(status: str, becomes: str) -> None:
-    async def story(fleet: Fleet) -> None:
-        await fleet.add("n1")
-        provisioned = {"type": "GpuProvisioned", "status": status, "reason": "Provisioned", "message": "120 s"}
-        body = {"status": {"conditions": [provisioned]}}
-        writer = fleet.client.with_field_manager(PROVISIONED_MANAGER)
-        await writer.apply(NODES, "n1", body, subresource="status")
-        await fleet.stop_agent("n1")
-        await fleet.lead()
-        await fleet.clock.sleep(GRACE + 5)
-        assert (await fleet.condition("n1", "GpuProvisioned")).status == becomes
-        marked = await fleet.versions()
-        await fleet.clock.sleep(3600)
-        assert await fleet.versions() == marked
-
-    play(story)
+async def test_nobody_knows_if_a_silent_node_still_offers_its_cards(fleet: Fleet, status: str, becomes: str) -> None:
+    await fleet.add("n1")
+    provisioned = {"type": "GpuProvisioned", "status": status, "reason": "Provisioned", "message": "120 s"}
+    body = {"status": {"conditions": [provisioned]}}
+    writer = fleet.client.with_field_manager(PROVISIONED_MANAGER)
+    await writer.apply(NODES, "n1", body, subresource="status")
+    await fleet.stop_agent("n1")
+    await fleet.lead()
+    await fleet.clock.sleep(GRACE + 5)
+    assert (await fleet.condition("n1", "GpuProvisioned")).status == becomes
+    marked = await fleet.versions()
+    await fleet.clock.sleep(3600)
+    assert await fleet.versions() == marked
 
 
-def test_many_nodes_that_fall_silent_together_are_marked_soon_also_by_a_slow_server() -> None:
-    async def story(fleet: Fleet) -> None:
-        names = [f"n{number:03}" for number in range(200)]
-        for name in names:
-            await fleet.add(name)
-        await fleet.lead()
-        fleet.slow.seconds = 0.1
-        for name in names:
-            await fleet.kubelet(name, "Unknown")
-        await fleet.clock.sleep(GRACE + 10)
-        assert {status for name in names for status in await fleet.statuses(name)} == {"Unknown"}
-        assert 1 < fleet.slow.most <= 10
-
-    play(story)
+async def test_many_nodes_that_fall_silent_together_are_marked_soon_also_by_a_slow_server(fleet: Fleet) -> None:
+    names = [f"n{number:03}" for number in range(200)]
+    for name in names:
+        await fleet.add(name)
+    await fleet.lead()
+    fleet.slow.seconds = 0.1
+    for name in names:
+        await fleet.kubelet(name, "Unknown")
+    await fleet.clock.sleep(GRACE + 10)
+    assert {status for name in names for status in await fleet.statuses(name)} == {"Unknown"}
+    assert 1 < fleet.slow.most <= 10
 
 
-def test_a_rollout_that_takes_each_agent_away_for_seconds_writes_nothing() -> None:
-    async def story(fleet: Fleet) -> None:
-        names = [f"n{number}" for number in range(5)]
-        for name in names:
-            await fleet.add(name)
-        await fleet.lead()
-        before = await fleet.versions()
-        for name in names:
-            await fleet.stop_agent(name)
-            await fleet.clock.sleep(20)
-            await fleet.start_agent(name)
-        await fleet.clock.sleep(600)
-        assert await fleet.versions() == before
-
-    play(story)
+async def test_a_rollout_that_takes_each_agent_away_for_seconds_writes_nothing(fleet: Fleet) -> None:
+    names = [f"n{number}" for number in range(5)]
+    for name in names:
+        await fleet.add(name)
+    await fleet.lead()
+    before = await fleet.versions()
+    for name in names:
+        await fleet.stop_agent(name)
+        await fleet.clock.sleep(20)
+        await fleet.start_agent(name)
+    await fleet.clock.sleep(600)
+    assert await fleet.versions() == before
 
 
-def test_a_quiet_cluster_a_new_leader_and_a_long_silence_write_nothing_more() -> None:
-    async def story(fleet: Fleet) -> None:
-        await fleet.add("n1")
-        await fleet.add("n2")
-        await fleet.lead()
-        await fleet.stop_agent("n1")
-        await fleet.clock.sleep(GRACE + 5)
-        marked = await fleet.versions()
-        await fleet.clock.sleep(7200)
-        await fleet.lead()
-        await fleet.clock.sleep(7200)
-        assert await fleet.versions() == marked
-
-    play(story)
+async def test_a_quiet_cluster_a_new_leader_and_a_long_silence_write_nothing_more(fleet: Fleet) -> None:
+    await fleet.add("n1")
+    await fleet.add("n2")
+    await fleet.lead()
+    await fleet.stop_agent("n1")
+    await fleet.clock.sleep(GRACE + 5)
+    marked = await fleet.versions()
+    await fleet.clock.sleep(7200)
+    await fleet.lead()
+    await fleet.clock.sleep(7200)
+    assert await fleet.versions() == marked
 
 
-def test_after_a_partition_of_all_nodes_a_bounded_number_is_written_a_second() -> None:
-    async def story(fleet: Fleet) -> None:
-        names = [f"n{number:03}" for number in range(200)]
-        for name in names:
-            await fleet.add(name)
-        await fleet.lead()
-        for name in names:
-            await fleet.kubelet(name, "Unknown")
-        before = await fleet.versions()
-        await fleet.clock.sleep(GRACE + 2)
-        changed = sum(one != other for one, other in zip(before, await fleet.versions(), strict=True))
-        assert 0 < changed <= 2 / PAUSE + 2 < len(names)
-        for name in names:  # the partition ends: the others are left out
-            await fleet.kubelet(name, "True")
-        before = await fleet.versions()
-        await fleet.clock.sleep(600)
-        assert await fleet.versions() == before
-
-    play(story)
+async def test_after_a_partition_of_all_nodes_a_bounded_number_is_written_a_second(fleet: Fleet) -> None:
+    names = [f"n{number:03}" for number in range(200)]
+    for name in names:
+        await fleet.add(name)
+    await fleet.lead()
+    for name in names:
+        await fleet.kubelet(name, "Unknown")
+    before = await fleet.versions()
+    await fleet.clock.sleep(GRACE + 2)
+    changed = sum(one != other for one, other in zip(before, await fleet.versions(), strict=True))
+    assert 0 < changed <= 2 / PAUSE + 2 < len(names)
+    for name in names:  # the partition ends: the others are left out
+        await fleet.kubelet(name, "True")
+    before = await fleet.versions()
+    await fleet.clock.sleep(600)
+    assert await fleet.versions() == before
 
 
-def test_an_agent_that_speaks_while_its_kubelet_is_dead_is_not_fought() -> None:
-    async def story(fleet: Fleet) -> None:
-        await fleet.add("n1")
-        await fleet.lead()
-        await fleet.kubelet("n1", "Unknown")
-        marks = 0
-        for _ in range(3600 // 10):
-            await fleet.clock.sleep(10)
-            if await fleet.statuses("n1") != {"True"}:
-                marks += 1
-                await fleet.speak("n1")
-        assert 1 <= marks <= 7
-
-    play(story)
+async def test_an_agent_that_speaks_while_its_kubelet_is_dead_is_not_fought(fleet: Fleet) -> None:
+    await fleet.add("n1")
+    await fleet.lead()
+    await fleet.kubelet("n1", "Unknown")
+    marks = 0
+    for _ in range(3600 // 10):
+        await fleet.clock.sleep(10)
+        if await fleet.statuses("n1") != {"True"}:
+            marks += 1
+            await fleet.speak("n1")
+    assert 1 <= marks <= 7
 
 
-def test_the_metric_names_the_silent_nodes_at_once_and_is_bounded() -> None:
-    async def story(fleet: Fleet) -> None:
-        for number in range(3):
-            await fleet.add(f"n{number}")
-        await fleet.lead()
-        agents = fleet.agents
-        assert agents is not None
-        registry = CollectorRegistry()
-        registry.register(SilenceCollector(lambda: agents.silent))
+async def test_the_metric_names_the_silent_nodes_at_once_and_is_bounded(fleet: Fleet) -> None:
+    for number in range(3):
+        await fleet.add(f"n{number}")
+    await fleet.lead()
+    agents = fleet.agents
+    assert agents is not None
+    registry = CollectorRegistry()
+    registry.register(SilenceCollector(lambda: agents.silent))
 
-        def shown(node: str, reason: str) -> Any:
-            return registry.get_sample_value("tessera_silent_nodes", {"node": node, "reason": reason})
+    def shown(node: str, reason: str) -> Any:
+        return registry.get_sample_value("tessera_silent_nodes", {"node": node, "reason": reason})
 
-        await fleet.clock.sleep(1)
-        assert shown("n1", "no_agent") is None
-        await fleet.stop_agent("n1")
-        await fleet.clock.sleep(1)
-        assert (shown("n1", "no_agent"), shown("n0", "no_agent")) == (1, None)
-        one = agents.silent["n1"]
-        agents.silent |= {f"m{number}": one for number in range(int(SILENT_NODES_SHOWN) + 5)}
-        assert shown("other", "other") == 6
-
-    play(story)
+    await fleet.clock.sleep(1)
+    assert shown("n1", "no_agent") is None
+    await fleet.stop_agent("n1")
+    await fleet.clock.sleep(1)
+    assert (shown("n1", "no_agent"), shown("n0", "no_agent")) == (1, None)
+    one = agents.silent["n1"]
+    agents.silent |= {f"m{number}": one for number in range(int(SILENT_NODES_SHOWN) + 5)}
+    assert shown("other", "other") == 6

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from tessera.mig.models import model_by_short_name
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 DEFINITIONS = [
@@ -174,146 +173,120 @@ def _positions(cards: int) -> dict[str, str]:
     return {resource_of(row.name): str(len(row.starts) * cards) for row in geometry.profiles}
 
 
-def in_lab(story: Callable[[Lab], Awaitable[None]]) -> None:
-    async def main() -> None:
-        lab = Lab()
-        await lab.install()
-        await lab.node("n1")
-        try:
-            await story(lab)
-        finally:
-            await lab.stop()
-
-    run_virtual(main())
+@pytest.fixture
+async def lab(virtual_time: None) -> AsyncIterator[Lab]:
+    lab = Lab()
+    await lab.install()
+    await lab.node("n1")
+    yield lab
+    await lab.stop()
 
 
-def test_a_pod_is_promised_pinned_ungated_and_released() -> None:
-    async def story(lab: Lab) -> None:
-        async with lab.controller():
-            await lab.rest()
-            pod = await lab.pod("web")
-            await lab.rest()
-            assert await lab.states() == {"web": ("ungated", "created")}
-            found = await lab.admin.get(PODS, "web", "team")
-            assert found.spec.scheduling_gates == ()
-            assert found.spec.node_selector == {"kubernetes.io/hostname": "n1"}
-            # Beside the record of the node's way, which is written on the node, and that of exempt namespaces.
-            others = {"nodes", "configmaps"}
-            writes = [e for e in lab.server.audit.writes(user="controller") if e.resource not in others]
-            assert [(e.verb, e.resource, e.subresource) for e in writes] == [
-                ("patch", "instaslices.inference.redhat.com", ""),
-                ("patch", "pods", ""),
-            ]
-            await lab.admin.delete(PODS, "web", "team", uid=pod.metadata.uid, grace_seconds=0)
-            await lab.rest()
-            assert await lab.states() == {}
-            assert await lab.positions() == []
-
-    in_lab(story)
+async def test_a_pod_is_promised_pinned_ungated_and_released(lab: Lab) -> None:
+    async with lab.controller():
+        await lab.rest()
+        pod = await lab.pod("web")
+        await lab.rest()
+        assert await lab.states() == {"web": ("ungated", "created")}
+        found = await lab.admin.get(PODS, "web", "team")
+        assert found.spec.scheduling_gates == ()
+        assert found.spec.node_selector == {"kubernetes.io/hostname": "n1"}
+        # Beside the record of the node's way, which is written on the node, and that of exempt namespaces.
+        others = {"nodes", "configmaps"}
+        writes = [e for e in lab.server.audit.writes(user="controller") if e.resource not in others]
+        assert [(e.verb, e.resource, e.subresource) for e in writes] == [
+            ("patch", "instaslices.inference.redhat.com", ""),
+            ("patch", "pods", ""),
+        ]
+        await lab.admin.delete(PODS, "web", "team", uid=pod.metadata.uid, grace_seconds=0)
+        await lab.rest()
+        assert await lab.states() == {}
+        assert await lab.positions() == []
 
 
-def test_a_burst_shares_its_writes() -> None:
-    async def story(lab: Lab) -> None:
-        for i in range(7):
-            await lab.pod(f"p{i}", "1g.5gb")
-        before = len(lab.server.audit.writes())
-        async with lab.controller():
-            await lab.rest()
-            assert set((await lab.states()).values()) == {("ungated", "created")}
-        writes = len(lab.server.audit.writes()) - before
-        assert writes <= 7 + 4 + 7, "a pod patch each, and a few patches of the node for all of them"
-
-    in_lab(story)
+async def test_a_burst_shares_its_writes(lab: Lab) -> None:
+    for i in range(7):
+        await lab.pod(f"p{i}", "1g.5gb")
+    before = len(lab.server.audit.writes())
+    async with lab.controller():
+        await lab.rest()
+        assert set((await lab.states()).values()) == {("ungated", "created")}
+    writes = len(lab.server.audit.writes()) - before
+    assert writes <= 7 + 4 + 7, "a pod patch each, and a few patches of the node for all of them"
 
 
-def test_a_pod_too_many_is_told_once_and_placed_when_one_ends() -> None:
-    async def story(lab: Lab) -> None:
-        async with lab.controller():
-            await lab.pod("first", "7g.40gb")
-            await lab.rest()
-            await lab.pod("second", "7g.40gb")
-            await lab.rest()
-            assert set(await lab.states()) == {"first"}
-            (event,) = (await lab.admin.list(EVENTS, "team")).items
-            assert (event.involved_object.name, event.reason, event.count) == ("second", "SliceWaiting", 1)
-            assert "team/first" in event.message
-            began = lab.clock.monotonic()
-            await lab.admin.delete(PODS, "first", "team", grace_seconds=0)
-            while (await lab.admin.get(PODS, "second", "team")).spec.scheduling_gates:
-                await lab.clock.sleep(0.01)
-            assert lab.clock.monotonic() - began < 1.0
-
-    in_lab(story)
+async def test_a_pod_too_many_is_told_once_and_placed_when_one_ends(lab: Lab) -> None:
+    async with lab.controller():
+        await lab.pod("first", "7g.40gb")
+        await lab.rest()
+        await lab.pod("second", "7g.40gb")
+        await lab.rest()
+        assert set(await lab.states()) == {"first"}
+        (event,) = (await lab.admin.list(EVENTS, "team")).items
+        assert (event.involved_object.name, event.reason, event.count) == ("second", "SliceWaiting", 1)
+        assert "team/first" in event.message
+        began = lab.clock.monotonic()
+        await lab.admin.delete(PODS, "first", "team", grace_seconds=0)
+        while (await lab.admin.get(PODS, "second", "team")).spec.scheduling_gates:
+            await lab.clock.sleep(0.01)
+        assert lab.clock.monotonic() - began < 1.0
 
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("last", range(5))
-def test_the_process_may_die_at_any_write(last: int, applied: bool) -> None:
+async def test_the_process_may_die_at_any_write(lab: Lab, last: int, applied: bool) -> None:
     """Two pods start, one of them ends; the first process dies at one of its writes, the second finishes."""
-
-    async def story(lab: Lab) -> None:
-        async with lab.controller(lambda inner: TransportUntilWrite(inner, last=last, applied=applied)) as first:
-            await lab.pod("stays", "3g.20gb")
-            await lab.rest()
-            await lab.pod("goes", "2g.10gb", count=2)
-            await lab.rest()
-            await lab.admin.delete(PODS, "goes", "team", grace_seconds=0)
-            await lab.rest()
-            assert isinstance(first.exception(), ExceptionGroup), "it made at least so many writes"
-        async with lab.controller():
-            await lab.pod("late", "2g.10gb")
-            await lab.rest(5.0)
-            assert await lab.states() == {"stays": ("ungated", "created"), "late": ("ungated", "created")}
-            positions = await lab.positions()
-            assert len(positions) == len(set(positions)) == 6
-            for pod in (await lab.admin.list(PODS, "team")).items:
-                assert pod.spec.scheduling_gates == ()
-                await lab.admin.delete(PODS, pod.metadata.name, "team", grace_seconds=0)
-            await lab.rest()
-            assert await lab.states() == {}
-            assert await lab.positions() == []
-
-    in_lab(story)
+    async with lab.controller(lambda inner: TransportUntilWrite(inner, last=last, applied=applied)) as first:
+        await lab.pod("stays", "3g.20gb")
+        await lab.rest()
+        await lab.pod("goes", "2g.10gb", count=2)
+        await lab.rest()
+        await lab.admin.delete(PODS, "goes", "team", grace_seconds=0)
+        await lab.rest()
+        assert isinstance(first.exception(), ExceptionGroup), "it made at least so many writes"
+    async with lab.controller():
+        await lab.pod("late", "2g.10gb")
+        await lab.rest(5.0)
+        assert await lab.states() == {"stays": ("ungated", "created"), "late": ("ungated", "created")}
+        positions = await lab.positions()
+        assert len(positions) == len(set(positions)) == 6
+        for pod in (await lab.admin.list(PODS, "team")).items:
+            assert pod.spec.scheduling_gates == ()
+            await lab.admin.delete(PODS, pod.metadata.name, "team", grace_seconds=0)
+        await lab.rest()
+        assert await lab.states() == {}
+        assert await lab.positions() == []
 
 
-def test_the_second_replica_takes_over_when_the_first_is_gone() -> None:
-    async def story(lab: Lab) -> None:
-        async with lab.controller(identity="a", leader_election=True):
-            await lab.rest()
-            await lab.pod("one", "1g.5gb")
-            await lab.rest()
-            async with lab.controller(identity="b", leader_election=True):
-                await lab.rest(30.0)
-        await lab.pod("two", "1g.5gb")
+async def test_the_second_replica_takes_over_when_the_first_is_gone(lab: Lab) -> None:
+    async with lab.controller(identity="a", leader_election=True):
+        await lab.rest()
+        await lab.pod("one", "1g.5gb")
+        await lab.rest()
         async with lab.controller(identity="b", leader_election=True):
             await lab.rest(30.0)
-            assert await lab.states() == {"one": ("ungated", "created"), "two": ("ungated", "created")}
-
-    in_lab(story)
-
-
-def test_an_object_deleted_by_hand_is_filled_again() -> None:
-    async def story(lab: Lab) -> None:
-        async with lab.controller():
-            await lab.pod("web", "3g.20gb")
-            await lab.rest()
-            before = await lab.positions()
-            await lab.admin.delete(INSTASLICES, "n1", INSTASLICE_NAMESPACE)
-            await lab.rest()
-            await lab.agent("n1", 1)
-            await lab.rest()
-            assert await lab.positions() == before
-            assert await lab.states() == {"web": ("ungated", "created")}
-
-    in_lab(story)
+    await lab.pod("two", "1g.5gb")
+    async with lab.controller(identity="b", leader_election=True):
+        await lab.rest(30.0)
+        assert await lab.states() == {"one": ("ungated", "created"), "two": ("ungated", "created")}
 
 
-def test_the_object_of_a_removed_node_goes_with_it() -> None:
-    async def story(lab: Lab) -> None:
-        async with lab.controller():
-            await lab.rest()
-            await lab.admin.delete(NODES, "n1")
-            await lab.rest()
-            assert (await lab.admin.list(INSTASLICES, INSTASLICE_NAMESPACE)).items == []
+async def test_an_object_deleted_by_hand_is_filled_again(lab: Lab) -> None:
+    async with lab.controller():
+        await lab.pod("web", "3g.20gb")
+        await lab.rest()
+        before = await lab.positions()
+        await lab.admin.delete(INSTASLICES, "n1", INSTASLICE_NAMESPACE)
+        await lab.rest()
+        await lab.agent("n1", 1)
+        await lab.rest()
+        assert await lab.positions() == before
+        assert await lab.states() == {"web": ("ungated", "created")}
 
-    in_lab(story)
+
+async def test_the_object_of_a_removed_node_goes_with_it(lab: Lab) -> None:
+    async with lab.controller():
+        await lab.rest()
+        await lab.admin.delete(NODES, "n1")
+        await lab.rest()
+        assert (await lab.admin.list(INSTASLICES, INSTASLICE_NAMESPACE)).items == []

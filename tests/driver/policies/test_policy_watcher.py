@@ -2,9 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
+
+import pytest
 
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
@@ -16,7 +18,6 @@ from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 DRIVER = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "525.125.06"}
@@ -58,56 +59,47 @@ class ServerWithPolicies:
             task.cancel()
 
 
-def play(story: Callable[[ServerWithPolicies], Awaitable[None]]) -> None:
-    async def main() -> None:
-        lab = ServerWithPolicies()
-        await lab.client.create(NAMESPACES, {"metadata": {"name": "tessera-system"}})
-        await story(lab)
-
-    run_virtual(main())
+@pytest.fixture
+async def lab(virtual_time: None) -> ServerWithPolicies:
+    lab = ServerWithPolicies()
+    await lab.client.create(NAMESPACES, {"metadata": {"name": "tessera-system"}})
+    return lab
 
 
-def test_a_cluster_without_the_kinds_is_read_and_leaves_everything_as_it_is_until_they_come() -> None:
-    async def story(lab: ServerWithPolicies) -> None:
-        async with lab.following() as policies:
-            assert policies.select_policy(NODES).frozen
-            await lab.define()
-            await lab.clock.sleep(60)
-            await lab.write()
-            selection = policies.select_policy(NODES)
-            assert not selection.frozen
-            assert set(selection.nodes) == {"a"}
-            assert lab.stirred == ["policy/ClusterPolicy/p"]
-
-    play(story)
-
-
-def test_what_an_object_said_before_a_mistake_outlives_the_process() -> None:
-    async def story(lab: ServerWithPolicies) -> None:
+async def test_a_cluster_without_the_kinds_is_read_and_leaves_everything_as_it_is_until_they_come(
+    lab: ServerWithPolicies,
+) -> None:
+    async with lab.following() as policies:
+        assert policies.select_policy(NODES).frozen
         await lab.define()
+        await lab.clock.sleep(60)
         await lab.write()
-        async with lab.following() as policies:
-            said = policies.select_policy(NODES).nodes
-            await lab.clock.sleep(10)
-        await lab.write(repository="")  # which an image with a version needs
-        async with lab.following() as policies:
-            assert policies.select_policy(NODES).nodes == said
-
-    play(story)
+        selection = policies.select_policy(NODES)
+        assert not selection.frozen
+        assert set(selection.nodes) == {"a"}
+        assert lab.stirred == ["policy/ClusterPolicy/p"]
 
 
-def test_objects_that_are_as_they_were_are_not_read_again() -> None:
-    async def story(lab: ServerWithPolicies) -> None:
-        await lab.define()
-        async with lab.following() as policies:
-            await lab.write()
-            policies.select_policy(NODES)  # the first one is a valid version to remember
-            first = policies.select_policy(NODES)
-            assert policies.select_policy({**NODES}) is first
-            labels = {"a": {**NODES["a"], "zone": "z1"}}
-            assert policies.select_policy(labels) is not first
-            assert policies.select_policy(labels).nodes.keys() == {"a"}
-            await lab.write(version="535.54.03")
-            assert policies.select_policy(labels).nodes["a"] != first.nodes["a"]
+async def test_what_an_object_said_before_a_mistake_outlives_the_process(lab: ServerWithPolicies) -> None:
+    await lab.define()
+    await lab.write()
+    async with lab.following() as policies:
+        said = policies.select_policy(NODES).nodes
+        await lab.clock.sleep(10)
+    await lab.write(repository="")  # which an image with a version needs
+    async with lab.following() as policies:
+        assert policies.select_policy(NODES).nodes == said
 
-    play(story)
+
+async def test_objects_that_are_as_they_were_are_not_read_again(lab: ServerWithPolicies) -> None:
+    await lab.define()
+    async with lab.following() as policies:
+        await lab.write()
+        policies.select_policy(NODES)  # the first one is a valid version to remember
+        first = policies.select_policy(NODES)
+        assert policies.select_policy({**NODES}) is first
+        labels = {"a": {**NODES["a"], "zone": "z1"}}
+        assert policies.select_policy(labels) is not first
+        assert policies.select_policy(labels).nodes.keys() == {"a"}
+        await lab.write(version="535.54.03")
+        assert policies.select_policy(labels).nodes["a"] != first.nodes["a"]

@@ -2,14 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+
+import pytest
 
 from tessera.clock import LoopClock
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.registry.image_lookups import FOUND_FOR, MISSING_FOR, ImageLookups
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.gpu_operator.policies.driver_policy import ImageSource
-from tessera_lab.simulation.virtual_time import run_virtual
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525")
@@ -47,84 +47,68 @@ class Scene:
             self.asking.start(queries, group)
 
 
-def play(story: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await story(Scene())
-
-    run_virtual(main())
+@pytest.fixture
+async def scene(virtual_time: None) -> Scene:
+    return Scene()
 
 
-def test_a_question_is_asked_once_and_its_answer_kept() -> None:
-    async def story(scene: Scene) -> None:
-        async with asyncio.TaskGroup() as group:
-            scene.asking.start([QUERY, QUERY], group)
-            scene.asking.start([QUERY], group)
-        assert len(scene.registry.asked) == 1
-        assert scene.asking.answers.get(QUERY) == FOUND
-        await scene.ask(QUERY)
-        assert len(scene.registry.asked) == 1
-        assert scene.answers == 1
-
-    play(story)
+async def test_a_question_is_asked_once_and_its_answer_kept(scene: Scene) -> None:
+    async with asyncio.TaskGroup() as group:
+        scene.asking.start([QUERY, QUERY], group)
+        scene.asking.start([QUERY], group)
+    assert len(scene.registry.asked) == 1
+    assert scene.asking.answers.get(QUERY) == FOUND
+    await scene.ask(QUERY)
+    assert len(scene.registry.asked) == 1
+    assert scene.answers == 1
 
 
-def test_what_was_found_is_asked_for_again_late_and_what_was_not_soon() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.ask(QUERY)
-        assert 0.9 * FOUND_FOR <= (scene.asking.seconds_until_due() or 0) <= 1.1 * FOUND_FOR
-        scene.registry.says = Resolution(outcome=Outcome.NOT_FOUND)
-        await scene.ask(OTHER)
-        assert 0.9 * MISSING_FOR <= (scene.asking.seconds_until_due() or 0) <= 1.1 * MISSING_FOR
-        await scene.clock.sleep(1.1 * MISSING_FOR)
+async def test_what_was_found_is_asked_for_again_late_and_what_was_not_soon(scene: Scene) -> None:
+    await scene.ask(QUERY)
+    assert 0.9 * FOUND_FOR <= (scene.asking.seconds_until_due() or 0) <= 1.1 * FOUND_FOR
+    scene.registry.says = Resolution(outcome=Outcome.NOT_FOUND)
+    await scene.ask(OTHER)
+    assert 0.9 * MISSING_FOR <= (scene.asking.seconds_until_due() or 0) <= 1.1 * MISSING_FOR
+    await scene.clock.sleep(1.1 * MISSING_FOR)
+    await scene.ask()
+    assert [(query, fresh) for _, query, fresh in scene.registry.asked] == [
+        (QUERY, False),
+        (OTHER, False),
+        (OTHER, True),
+    ]
+
+
+async def test_a_registry_that_does_not_answer_is_asked_with_growing_pauses_and_its_silence_is_measured(
+    scene: Scene,
+) -> None:
+    scene.registry.says = Resolution(outcome=Outcome.UNREACHABLE)
+    await scene.ask(QUERY)
+    first = scene.asking.seconds_until_due() or 0.0
+    for _ in range(6):
+        await scene.clock.sleep(scene.asking.seconds_until_due() or 0.0)
         await scene.ask()
-        assert [(query, fresh) for _, query, fresh in scene.registry.asked] == [
-            (QUERY, False),
-            (OTHER, False),
-            (OTHER, True),
-        ]
-
-    play(story)
-
-
-def test_a_registry_that_does_not_answer_is_asked_with_growing_pauses_and_its_silence_is_measured() -> None:
-    async def story(scene: Scene) -> None:
-        scene.registry.says = Resolution(outcome=Outcome.UNREACHABLE)
-        await scene.ask(QUERY)
-        first = scene.asking.seconds_until_due() or 0.0
-        for _ in range(6):
-            await scene.clock.sleep(scene.asking.seconds_until_due() or 0.0)
-            await scene.ask()
-        assert first < (scene.asking.seconds_until_due() or 0.0) <= 60.0
-        assert scene.asking.unanswered_for([OTHER, QUERY]) > 60.0
-        scene.registry.says = FOUND
-        await scene.clock.sleep(60)
-        await scene.ask()
-        assert scene.asking.unanswered_for([QUERY]) == 0.0
-
-    play(story)
+    assert first < (scene.asking.seconds_until_due() or 0.0) <= 60.0
+    assert scene.asking.unanswered_for([OTHER, QUERY]) > 60.0
+    scene.registry.says = FOUND
+    await scene.clock.sleep(60)
+    await scene.ask()
+    assert scene.asking.unanswered_for([QUERY]) == 0.0
 
 
-def test_every_answer_is_told_since_its_question_has_a_new_time() -> None:
+async def test_every_answer_is_told_since_its_question_has_a_new_time(scene: Scene) -> None:
     """A caller that asked by the clock during a lookup was told no time for it."""
-
-    async def story(scene: Scene) -> None:
-        await scene.ask(QUERY)
-        scene.asking.recheck_image(FOUND.pinned)
-        await scene.ask()
-        assert (len(scene.registry.asked), scene.answers) == (2, 2)
-        scene.registry.says = Resolution(outcome=Outcome.NOT_FOUND)
-        scene.asking.recheck_repository("nvcr.io/nvidia")
-        await scene.ask()
-        assert (len(scene.registry.asked), scene.answers) == (3, 3)
-
-    play(story)
+    await scene.ask(QUERY)
+    scene.asking.recheck_image(FOUND.pinned)
+    await scene.ask()
+    assert (len(scene.registry.asked), scene.answers) == (2, 2)
+    scene.registry.says = Resolution(outcome=Outcome.NOT_FOUND)
+    scene.asking.recheck_repository("nvcr.io/nvidia")
+    await scene.ask()
+    assert (len(scene.registry.asked), scene.answers) == (3, 3)
 
 
-def test_questions_that_nobody_has_any_more_are_forgotten() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.ask(QUERY, OTHER)
-        scene.asking.retain([OTHER])
-        assert scene.asking.answers.get(QUERY) is None
-        assert scene.asking.answers.get(OTHER) == FOUND
-
-    play(story)
+async def test_questions_that_nobody_has_any_more_are_forgotten(scene: Scene) -> None:
+    await scene.ask(QUERY, OTHER)
+    scene.asking.retain([OTHER])
+    assert scene.asking.answers.get(QUERY) is None
+    assert scene.asking.answers.get(OTHER) == FOUND

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.support.mortal_transport import ForwardingTransport
 from tests.webhook.admission.test_impossible_requests import SMALL, ask
-from tests.webhook.conftest import NAMESPACE, Lab, in_lab
+from tests.webhook.conftest import NAMESPACE, Lab
 from tests.webhook.main.test_process import review
 
 from tessera.kube.client.requests import Request, Response, Transport
@@ -68,95 +68,76 @@ async def change_groups(lab: Lab, text: str) -> None:
     await lab.clock.sleep(1)
 
 
-def test_a_replica_is_not_ready_before_the_groups_are_listed_and_refuses_nothing_by_them() -> None:
-    async def story(lab: Lab) -> None:
-        await write_groups(lab, GROUP)
-        ways: list[ListedBy] = []
+async def test_a_replica_is_not_ready_before_the_groups_are_listed_and_refuses_nothing_by_them(lab: Lab) -> None:
+    await write_groups(lab, GROUP)
+    ways: list[ListedBy] = []
 
-        def way(inner: Transport) -> Transport:
-            ways.append(ListedBy(inner))
-            return ways[0]
+    def way(inner: Transport) -> Transport:
+        ways.append(ListedBy(inner))
+        return ways[0]
 
-        async with replica(lab, way=way) as webhook:
-            assert webhook.unready_reason() == "the ConfigMap tessera-node-groups is not listed yet"
-            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, True)
-            ways[0].open.set()
-            await lab.clock.sleep(5)
-            assert webhook.unready_reason() == ""
-            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
-
-    in_lab(story)
+    async with replica(lab, way=way) as webhook:
+        assert webhook.unready_reason() == "the ConfigMap tessera-node-groups is not listed yet"
+        assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, True)
+        ways[0].open.set()
+        await lab.clock.sleep(5)
+        assert webhook.unready_reason() == ""
+        assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
 
 
-def test_without_the_right_to_read_the_groups_a_replica_is_ready_and_allows_for_any() -> None:
-    async def story(lab: Lab) -> None:
-        async with replica(lab, way=lambda inner: ListedBy(inner, refused=True)) as webhook:
-            assert webhook.unready_reason() == ""
-            assert admits(webhook, TOO_LARGE)
-
-    in_lab(story)
+async def test_without_the_right_to_read_the_groups_a_replica_is_ready_and_allows_for_any(lab: Lab) -> None:
+    async with replica(lab, way=lambda inner: ListedBy(inner, refused=True)) as webhook:
+        assert webhook.unready_reason() == ""
+        assert admits(webhook, TOO_LARGE)
 
 
-def test_without_the_file_there_are_no_groups() -> None:
-    async def story(lab: Lab) -> None:
-        async with replica(lab) as webhook:
-            assert webhook.unready_reason() == ""
-            assert not admits(webhook, LARGE)
-
-    in_lab(story)
+async def test_without_the_file_there_are_no_groups(lab: Lab) -> None:
+    async with replica(lab) as webhook:
+        assert webhook.unready_reason() == ""
+        assert not admits(webhook, LARGE)
 
 
-def test_a_mistake_in_the_file_takes_no_admission_away(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(lab: Lab) -> None:
-        await write_groups(lab, GROUP)
-        async with replica(lab) as webhook:
-            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
-            await change_groups(lab, GROUP.replace("A100-40GB", "A1000"))
-            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, True)
-            assert "until then pods for any new nodes are admitted" in caplog.text
-            for mistake in ("selector: {a b: a}", "selector: {pool: a}, labels: {pool: b}"):
-                await change_groups(lab, GROUP)
-                assert not admits(webhook, TOO_LARGE)
-                await change_groups(lab, GROUP.replace("selector: {pool: a}", mistake))
-                assert admits(webhook, TOO_LARGE)
+async def test_a_mistake_in_the_file_takes_no_admission_away(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    await write_groups(lab, GROUP)
+    async with replica(lab) as webhook:
+        assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
+        await change_groups(lab, GROUP.replace("A100-40GB", "A1000"))
+        assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, True)
+        assert "until then pods for any new nodes are admitted" in caplog.text
+        for mistake in ("selector: {a b: a}", "selector: {pool: a}, labels: {pool: b}"):
             await change_groups(lab, GROUP)
-            assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
-            await lab.client.delete(CONFIGMAPS, NAME, NAMESPACE)
-            await lab.clock.sleep(1)
-            assert not admits(webhook, LARGE)
-
-    in_lab(story)
-
-
-def test_a_replica_that_starts_with_a_mistake_in_the_file_is_ready_and_allows_for_any() -> None:
-    async def story(lab: Lab) -> None:
-        await write_groups(lab, "groups: 5")
-        async with replica(lab) as webhook:
-            assert webhook.unready_reason() == ""
+            assert not admits(webhook, TOO_LARGE)
+            await change_groups(lab, GROUP.replace("selector: {pool: a}", mistake))
             assert admits(webhook, TOO_LARGE)
+        await change_groups(lab, GROUP)
+        assert (admits(webhook, LARGE), admits(webhook, TOO_LARGE)) == (True, False)
+        await lab.client.delete(CONFIGMAPS, NAME, NAMESPACE)
+        await lab.clock.sleep(1)
+        assert not admits(webhook, LARGE)
 
-    in_lab(story)
+
+async def test_a_replica_that_starts_with_a_mistake_in_the_file_is_ready_and_allows_for_any(lab: Lab) -> None:
+    await write_groups(lab, "groups: 5")
+    async with replica(lab) as webhook:
+        assert webhook.unready_reason() == ""
+        assert admits(webhook, TOO_LARGE)
 
 
-def test_a_node_that_has_just_joined_counts_as_unread_for_a_while() -> None:
+async def test_a_node_that_has_just_joined_counts_as_unread_for_a_while(lab: Lab) -> None:
     """Nobody has labelled it; for slices and for whole cards of managed namespaces."""
+    async with replica(lab) as webhook:
+        cards = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"limits": GPUS}}]}}
+        webhook.capabilities.put(GpuNode(name="four", devices=(("nvidia.com/gpu", 4),)))
 
-    async def story(lab: Lab) -> None:
-        async with replica(lab) as webhook:
-            cards = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"limits": GPUS}}]}}
-            webhook.capabilities.put(GpuNode(name="four", devices=(("nvidia.com/gpu", 4),)))
+        def admitted() -> tuple[bool, bool]:
+            answer = msgspec.json.decode(webhook.review(review(cards), MANAGED_PATH))
+            return admits(webhook, LARGE), answer["response"]["allowed"]
 
-            def admitted() -> tuple[bool, bool]:
-                answer = msgspec.json.decode(webhook.review(review(cards), MANAGED_PATH))
-                return admits(webhook, LARGE), answer["response"]["allowed"]
-
-            assert admitted() == (False, False)
-            await lab.client.create(NODES, {"metadata": {"name": "new"}})
-            await lab.clock.sleep(1)
-            assert admitted() == (True, True)
-            await lab.clock.sleep(880)
-            assert admitted() == (True, True)
-            await lab.clock.sleep(30)
-            assert admitted() == (False, False)
-
-    in_lab(story)
+        assert admitted() == (False, False)
+        await lab.client.create(NODES, {"metadata": {"name": "new"}})
+        await lab.clock.sleep(1)
+        assert admitted() == (True, True)
+        await lab.clock.sleep(880)
+        assert admitted() == (True, True)
+        await lab.clock.sleep(30)
+        assert admitted() == (False, False)

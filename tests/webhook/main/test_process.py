@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 from prometheus_client import generate_latest
-from tests.webhook.conftest import NAME, NAMESPACE, SECRET, Lab, in_lab
+from tests.webhook.conftest import NAME, NAMESPACE, SECRET, Lab
 
 from tessera.clock import LoopClock, SystemClock
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
@@ -31,37 +31,31 @@ def review(pod: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 
 
-def test_the_certificate_is_made_once_and_trusted_in_every_webhook() -> None:
-    async def story(lab: Lab) -> None:
-        async with lab.replica(1) as one, lab.replica(2) as two:
-            await lab.clock.sleep(5)
-            assert "no certificate" in one.unready_reason()
-            await lab.configure()
-            await lab.clock.sleep(5)
-            assert (one.unready_reason(), two.unready_reason()) == ("", "")
-            secret = await lab.client.get(SECRETS, SECRET, NAMESPACE)
-            found = read_secret(dict(secret.data))
-            assert found is not None
-            assert await lab.bundle() == found.bundle
-        writes = [(e.verb, e.resource) for e in lab.server.audit.writes(name=SECRET)]
-        assert len(writes) <= 1, "the second replica takes what the first has made"
-
-    in_lab(story)
-
-
-def test_it_is_renewed_at_two_thirds_of_its_life_with_both_trusted() -> None:
-    async def story(lab: Lab) -> None:
+async def test_the_certificate_is_made_once_and_trusted_in_every_webhook(lab: Lab) -> None:
+    async with lab.replica(1) as one, lab.replica(2) as two:
+        await lab.clock.sleep(5)
+        assert "no certificate" in one.unready_reason()
         await lab.configure()
-        async with lab.replica(1, certificate_days=1), lab.replica(2, certificate_days=1):
-            await lab.clock.sleep(5)
-            first = await lab.bundle()
-            await lab.clock.sleep(15 * HOUR)
-            assert await lab.bundle() == first
-            await lab.clock.sleep(1 * HOUR)
-            second = await lab.bundle()
-            assert authority_fingerprints(first) < authority_fingerprints(second)
+        await lab.clock.sleep(5)
+        assert (one.unready_reason(), two.unready_reason()) == ("", "")
+        secret = await lab.client.get(SECRETS, SECRET, NAMESPACE)
+        found = read_secret(dict(secret.data))
+        assert found is not None
+        assert await lab.bundle() == found.bundle
+    writes = [(e.verb, e.resource) for e in lab.server.audit.writes(name=SECRET)]
+    assert len(writes) <= 1, "the second replica takes what the first has made"
 
-    in_lab(story)
+
+async def test_it_is_renewed_at_two_thirds_of_its_life_with_both_trusted(lab: Lab) -> None:
+    await lab.configure()
+    async with lab.replica(1, certificate_days=1), lab.replica(2, certificate_days=1):
+        await lab.clock.sleep(5)
+        first = await lab.bundle()
+        await lab.clock.sleep(15 * HOUR)
+        assert await lab.bundle() == first
+        await lab.clock.sleep(1 * HOUR)
+        second = await lab.bundle()
+        assert authority_fingerprints(first) < authority_fingerprints(second)
 
 
 class SetClock(LoopClock):
@@ -73,65 +67,53 @@ class SetClock(LoopClock):
         return super().now() + self.ahead
 
 
-def test_a_clock_that_leaps_over_the_certificates_end_is_noticed_within_the_hour() -> None:
-    async def story(lab: Lab) -> None:
-        clock = lab.clock = SetClock(1_700_000_000.0)
+async def test_a_clock_that_leaps_over_the_certificates_end_is_noticed_within_the_hour(lab: Lab) -> None:
+    clock = lab.clock = SetClock(1_700_000_000.0)
+    await lab.configure()
+    async with lab.replica(certificate_days=90):
+        await lab.clock.sleep(5)
+        first = await lab.bundle()
+        clock.ahead = 100 * 24 * HOUR
+        await lab.clock.sleep(HOUR + 5)
+        assert await lab.bundle() != first
+
+
+async def test_a_bundle_that_somebody_removed_is_written_again(lab: Lab) -> None:
+    await lab.configure()
+    async with lab.replica():
+        await lab.clock.sleep(5)
+        before = await lab.bundle()
+        await lab.client.delete(MUTATING_WEBHOOKS, NAME)
         await lab.configure()
-        async with lab.replica(certificate_days=90):
-            await lab.clock.sleep(5)
-            first = await lab.bundle()
-            clock.ahead = 100 * 24 * HOUR
-            await lab.clock.sleep(HOUR + 5)
-            assert await lab.bundle() != first
-
-    in_lab(story)
+        await lab.clock.sleep(5)
+        assert await lab.bundle() == before
 
 
-def test_a_bundle_that_somebody_removed_is_written_again() -> None:
-    async def story(lab: Lab) -> None:
-        await lab.configure()
-        async with lab.replica():
-            await lab.clock.sleep(5)
-            before = await lab.bundle()
-            await lab.client.delete(MUTATING_WEBHOOKS, NAME)
-            await lab.configure()
-            await lab.clock.sleep(5)
-            assert await lab.bundle() == before
-
-    in_lab(story)
+async def test_a_broken_secret_is_replaced(lab: Lab) -> None:
+    await lab.configure()
+    data = {"tls.crt": base64.b64encode(b"x").decode(), "tls.key": ""}
+    await lab.client.create(SECRETS, {"metadata": {"name": SECRET}, "data": data}, NAMESPACE)
+    async with lab.replica() as webhook:
+        await lab.clock.sleep(5)
+        assert webhook.unready_reason() == ""
 
 
-def test_a_broken_secret_is_replaced() -> None:
-    async def story(lab: Lab) -> None:
-        await lab.configure()
-        data = {"tls.crt": base64.b64encode(b"x").decode(), "tls.key": ""}
-        await lab.client.create(SECRETS, {"metadata": {"name": SECRET}, "data": data}, NAMESPACE)
-        async with lab.replica() as webhook:
-            await lab.clock.sleep(5)
-            assert webhook.unready_reason() == ""
-
-    in_lab(story)
-
-
-def test_every_review_is_counted_by_what_came_of_it() -> None:
-    async def story(lab: Lab) -> None:
-        async with lab.replica() as webhook:
-            webhook.review(review(POD))
-            webhook.review(review({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}))
-            wrong = {"metadata": {"name": "p", "annotations": {"tessera.dev/gpu-memroy": "10Gi"}}, "spec": POD["spec"]}
-            webhook.review(review(wrong))
-            for body in (b"", b"{}", b"[" * 1000):
-                with pytest.raises(ReviewError):
-                    webhook.review(body)
-            text = generate_latest(webhook.metrics.registry).decode()
-            counted = {"patched": 1, "untouched": 1, "refused": 1, "malformed": 3}
-            for verdict, count in counted.items():
-                assert f'tessera_reviews_total{{verdict="{verdict}"}} {count}.0' in text
-            assert "tessera_review_seconds_count 6.0" in text
-            assert 'tessera_refusals_total{rule="requirement"} 1.0' in text
-            assert 'tessera_refusals_total{rule="quota"} 0.0' in text
-
-    in_lab(story)
+async def test_every_review_is_counted_by_what_came_of_it(lab: Lab) -> None:
+    async with lab.replica() as webhook:
+        webhook.review(review(POD))
+        webhook.review(review({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}))
+        wrong = {"metadata": {"name": "p", "annotations": {"tessera.dev/gpu-memroy": "10Gi"}}, "spec": POD["spec"]}
+        webhook.review(review(wrong))
+        for body in (b"", b"{}", b"[" * 1000):
+            with pytest.raises(ReviewError):
+                webhook.review(body)
+        text = generate_latest(webhook.metrics.registry).decode()
+        counted = {"patched": 1, "untouched": 1, "refused": 1, "malformed": 3}
+        for verdict, count in counted.items():
+            assert f'tessera_reviews_total{{verdict="{verdict}"}} {count}.0' in text
+        assert "tessera_review_seconds_count 6.0" in text
+        assert 'tessera_refusals_total{rule="requirement"} 1.0' in text
+        assert 'tessera_refusals_total{rule="quota"} 0.0' in text
 
 
 async def test_tls_serves_the_certificate_that_was_loaded_last() -> None:

@@ -5,7 +5,7 @@ import ssl
 from typing import Any
 
 import pytest
-from tests.webhook.conftest import NAME, NAMESPACE, Lab, in_lab
+from tests.webhook.conftest import NAME, NAMESPACE, Lab
 
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.main.run import WebhookReplica
@@ -60,38 +60,32 @@ def served(replica: WebhookReplica) -> bytes:
     return ssl.DER_cert_to_PEM_cert(found).encode()
 
 
-def test_it_is_served_once_the_api_server_trusts_its_authority() -> None:
-    async def story(lab: Lab) -> None:
-        await lab.configure()
-        async with lab.replica(given_secret=SECRET) as replica:
-            await lab.clock.sleep(5)
-            assert replica.unready_reason().startswith(f"{PLACE} does not exist; cert-manager makes it")
-            first = made(lab)
-            await write(lab, **whole(first))
-            assert "does not trust yet; cert-manager's injector adds it" in replica.unready_reason()
-            await inject(lab, first.bundle)
-            assert replica.unready_reason() == ""
-            assert served(replica) == first.certificate
-
-    in_lab(story)
+async def test_it_is_served_once_the_api_server_trusts_its_authority(lab: Lab) -> None:
+    await lab.configure()
+    async with lab.replica(given_secret=SECRET) as replica:
+        await lab.clock.sleep(5)
+        assert replica.unready_reason().startswith(f"{PLACE} does not exist; cert-manager makes it")
+        first = made(lab)
+        await write(lab, **whole(first))
+        assert "does not trust yet; cert-manager's injector adds it" in replica.unready_reason()
+        await inject(lab, first.bundle)
+        assert replica.unready_reason() == ""
+        assert served(replica) == first.certificate
 
 
-def test_a_renewed_one_replaces_it_and_a_damaged_one_does_not() -> None:
-    async def story(lab: Lab) -> None:
-        await lab.configure()
-        async with lab.replica(given_secret=SECRET) as replica:
-            first, second = made(lab), made(lab)
-            await inject(lab, first.bundle + second.bundle)
-            await write(lab, **whole(first))
-            assert served(replica) == first.certificate
-            await write(lab, **whole(first, key=second.key))
-            await write(lab, **whole(first, certificate=b""))
-            assert served(replica) == first.certificate
-            assert replica.unready_reason() == ""
-            await write(lab, **whole(second))
-            assert served(replica) == second.certificate
-
-    in_lab(story)
+async def test_a_renewed_one_replaces_it_and_a_damaged_one_does_not(lab: Lab) -> None:
+    await lab.configure()
+    async with lab.replica(given_secret=SECRET) as replica:
+        first, second = made(lab), made(lab)
+        await inject(lab, first.bundle + second.bundle)
+        await write(lab, **whole(first))
+        assert served(replica) == first.certificate
+        await write(lab, **whole(first, key=second.key))
+        await write(lab, **whole(first, certificate=b""))
+        assert served(replica) == first.certificate
+        assert replica.unready_reason() == ""
+        await write(lab, **whole(second))
+        assert served(replica) == second.certificate
 
 
 @pytest.mark.parametrize(
@@ -101,40 +95,31 @@ def test_a_renewed_one_replaces_it_and_a_damaged_one_does_not() -> None:
         ({"bundle": b""}, "has no readable ca.crt; use an issuer that writes its authority there"),
     ],
 )
-def test_what_is_wrong_with_a_secret_is_named(wrong: dict[str, bytes], text: str) -> None:
-    async def story(lab: Lab) -> None:
-        await lab.configure()
-        async with lab.replica(given_secret=SECRET) as replica:
-            await write(lab, **whole(made(lab), **wrong))
-            await lab.clock.sleep(5)
-            assert replica.unready_reason() == f"{PLACE} {text}"
-
-    in_lab(story)
+async def test_what_is_wrong_with_a_secret_is_named(lab: Lab, wrong: dict[str, bytes], text: str) -> None:
+    await lab.configure()
+    async with lab.replica(given_secret=SECRET) as replica:
+        await write(lab, **whole(made(lab), **wrong))
+        await lab.clock.sleep(5)
+        assert replica.unready_reason() == f"{PLACE} {text}"
 
 
-def test_an_expired_one_is_named() -> None:
-    async def story(lab: Lab) -> None:
-        await lab.configure()
-        old = made(lab, days=1)
-        await lab.clock.sleep(3 * 86_400)
-        async with lab.replica(given_secret=SECRET) as replica:
-            await write(lab, **whole(old))
-            await lab.clock.sleep(5)
-            assert "is not valid now; look at the Certificate's conditions" in replica.unready_reason()
-
-    in_lab(story)
+async def test_an_expired_one_is_named(lab: Lab) -> None:
+    await lab.configure()
+    old = made(lab, days=1)
+    await lab.clock.sleep(3 * 86_400)
+    async with lab.replica(given_secret=SECRET) as replica:
+        await write(lab, **whole(old))
+        await lab.clock.sleep(5)
+        assert "is not valid now; look at the Certificate's conditions" in replica.unready_reason()
 
 
-def test_the_webhook_writes_nothing() -> None:
-    async def story(lab: Lab) -> None:
-        await lab.configure()
-        first = made(lab)
-        await inject(lab, first.bundle)
-        await write(lab, **whole(first))
-        before = len(list(lab.server.audit))
-        async with lab.replica(given_secret=SECRET) as replica:
-            await lab.clock.sleep(100)
-            assert replica.unready_reason() == ""
-        assert {each.verb for each in list(lab.server.audit)[before:]} <= {"list", "watch"}
-
-    in_lab(story)
+async def test_the_webhook_writes_nothing(lab: Lab) -> None:
+    await lab.configure()
+    first = made(lab)
+    await inject(lab, first.bundle)
+    await write(lab, **whole(first))
+    before = len(list(lab.server.audit))
+    async with lab.replica(given_secret=SECRET) as replica:
+        await lab.clock.sleep(100)
+        assert replica.unready_reason() == ""
+    assert {each.verb for each in list(lab.server.audit)[before:]} <= {"list", "watch"}
