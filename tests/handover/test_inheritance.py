@@ -20,7 +20,7 @@ from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.handover.gang_heirs import GANG_KINDS
-from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, TRIED_KINDS, Inheritance
+from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, LEADER_SECONDS, TRIED_KINDS, Inheritance
 from tessera.handover.owner_pods import OwnedPod, OwnerPods, family_of, owner_of, place_within
 from tessera.placement.demand import CardRule
 
@@ -323,6 +323,61 @@ def test_groups_of_two_owners_of_one_name_get_their_slots_back(cluster: SlicerCl
     cluster.settle()
     assert all(has_slices(cluster, pod) for pod in news)
     assert not any(has_slices(cluster, pod) for pod in late)
+
+
+LEADERS, WORKERS = "StatefulSet/lws", "StatefulSet/lws-0"
+
+
+def worker_of_a_late_leader(cluster: SlicerCluster, **facts: Any) -> tuple[PodInfo, PodInfo]:
+    """A worker that has ended while the leader of its group starts anew, and a pod that waits for its slots."""
+    cluster.workloads = {"leaders": Workload("leaders", 1), "old": Workload("lws/0", 1), "new": Workload("lws/0", 1)}
+    worker = running(cluster, "lws-0-1", "4g.20gb", maker=WORKERS)
+    cluster.pass_time(1_000)
+    leader = running(cluster, "lws-0", "3g.20gb", maker=LEADERS, owner="leaders")
+    cluster.put(replace(cluster.pods[leader.uid], **facts))
+    batch = waiting(cluster, "batch", "4g.20gb", namespace="team-b")
+    end(cluster, worker)
+    gone(cluster, worker)
+    return leader, batch
+
+
+def pass_seconds(cluster: SlicerCluster, seconds: float) -> None:
+    for _ in range(int(seconds)):
+        cluster.pass_time(1)
+        cluster.settle()
+
+
+def test_workers_that_come_once_their_leader_is_ready_get_the_slots_of_the_old_ones(cluster: SlicerCluster) -> None:
+    leader, batch = worker_of_a_late_leader(cluster)
+    pass_seconds(cluster, LEADER_SECONDS / 2)
+    cluster.put(replace(cluster.pods[leader.uid], ready_since=cluster.date))
+    pass_seconds(cluster, KEPT_SECONDS - 1)
+    worker = waiting(cluster, "lws-0-1-again", "4g.20gb", maker=WORKERS, owner="new")
+    cluster.settle()
+    assert has_slices(cluster, worker)
+    assert not has_slices(cluster, batch)
+
+
+def test_slots_of_workers_that_do_not_come_go_to_others(cluster: SlicerCluster) -> None:
+    leader, batch = worker_of_a_late_leader(cluster)
+    pass_seconds(cluster, KEPT_SECONDS)
+    cluster.put(replace(cluster.pods[leader.uid], ready_since=cluster.date))
+    pass_seconds(cluster, KEPT_SECONDS - 1)
+    assert not has_slices(cluster, batch)
+    pass_seconds(cluster, KEPT_SECONDS)
+    assert has_slices(cluster, batch)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_slots_of_workers_are_kept_for_no_leader_that_is_ready_or_never_will_be(
+    cluster: SlicerCluster, ready: bool
+) -> None:
+    _, batch = worker_of_a_late_leader(cluster, **({"ready_since": 1.0} if ready else {}))
+    most = KEPT_SECONDS if ready else LEADER_SECONDS
+    pass_seconds(cluster, most - 1)
+    assert not has_slices(cluster, batch)
+    pass_seconds(cluster, 1)
+    assert has_slices(cluster, batch)
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -10,7 +10,9 @@ would otherwise lose its slots to whoever waits: its new pod is the youngest of 
   and repairs all evict.
 - The slots go to a waiting pod of that owner that asks for the same or for less, of the newest revision first. Until it
   has come, nobody gets them, but no longer than :data:`KEPT_SECONDS` after they are free, and no longer than the pod
-  has run. So an owner that deletes its pods for ever holds slots no longer than its pods run on them.
+  has run. Workers of a LeaderWorkerSet may come only once their leader is ready, so theirs are also kept while it
+  starts on its slots, for :data:`LEADER_SECONDS` at most. So an owner that deletes its pods for ever holds slots no
+  longer than its pods run on them.
 - Kept slots count for the queue as the pod's own did. No bound of other reservations counts inherited slots: they are
   taken from nobody.
 - Owner references are written by tenants. The API server is asked about each owner (:attr:`Inheritance.unknown_owners`)
@@ -36,6 +38,7 @@ from tessera.controller.slicing.state.reservation_rules import holders_of, make_
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.gang_heirs import GangHeirs
 from tessera.handover.owner_pods import (
+    Family,
     OwnedPod,
     OwnerPods,
     owner_of,
@@ -46,6 +49,8 @@ from tessera.handover.owner_pods import (
 #: Most seconds for which free slots wait for the next pod. A StatefulSet or a ReplicaSet makes it within a second; a
 #: controller manager that changes leaders takes some 15.
 KEPT_SECONDS = 30.0
+#: Most seconds while a leader starts: the default of a Deployment's ``progressDeadlineSeconds``.
+LEADER_SECONDS = 600.0
 #: Most pods whose slots are kept at the same time; each is applied to every decision. Of more, a namespace keeps its
 #: share.
 KEPT_PODS = 512
@@ -74,7 +79,8 @@ class Inheritance(Proposer):
         self._left: list[OwnedPod] = []
         #: What the API server says of owners; None if one does not exist. Only while slots are kept.
         self._workloads: dict[Owner, Workload | None] = {}
-        #: When free slots that are kept go to others, seconds since 1970.
+        #: Since when slots that are kept are free, and when they go to others, seconds since 1970.
+        self._free: dict[PodUid, float] = {}
         self._ends: dict[PodUid, float] = {}
         self._has_begun = False
 
@@ -114,7 +120,8 @@ class Inheritance(Proposer):
 
     def _keep(self, member: OwnedPod) -> Iterator[Proposal]:
         pod, one, state = member.pod, member.allocation, self._state
-        seconds = min(KEPT_SECONDS, state.now - pod.started) if pod.started and state.now else 0.0
+        most = LEADER_SECONDS if _leader_of(owner_of(pod)) is not None else KEPT_SECONDS
+        seconds = min(most, state.now - pod.started) if pod.started and state.now else 0.0
         if one is None or one.given_up or seconds <= 0 or pod.uid in state.reservations:
             return
         made = reserve_inherited(state, pod, one.node, one.slices)
@@ -183,22 +190,44 @@ class Inheritance(Proposer):
             yield from self._give(top, kept)
         yield from self._give_to_gangs(found)
         left = {one.uid for _, one in self._kept()}
+        self._free = {uid: since for uid, since in self._free.items() if uid in left}
         self._ends = {uid: end for uid, end in self._ends.items() if uid in left}
         if not left:
             self._workloads.clear()
         self.next_due = min(self._ends.values(), default=None)
 
     def _end_what_is_over(self) -> Iterator[Proposal]:
-        state = self._state
+        state, starting = self._state, dict[Family, AbstractSet[str]]()
         for _, one in self._kept():
             holders = {each.uid for each in holders_of(state, one)}
             is_lost = make_holds(state, one.node, one.slices, one.key) != one.holds
-            if (
-                is_lost
-                or not holders <= {one.uid}
-                or (not holders and state.now >= self._ends.setdefault(one.uid, state.now + one.patience))
-            ):
+            if is_lost or not holders <= {one.uid} or (not holders and state.now >= self._end_of(one, starting)):
                 yield EndOfReservation(one)
+
+    def _end_of(self, one: Reservation, starting: dict[Family, AbstractSet[str]]) -> float:
+        """Returns when free slots go to others.
+
+        Args:
+            one: the slots.
+            starting: by family, the leaders that start; filled here.
+        """
+        now = self._state.now
+        free = self._free.setdefault(one.uid, now)
+        end = self._ends.get(one.uid, free + KEPT_SECONDS)
+        leader = _leader_of(one.kept_for) if one.kept_for is not None else None
+        if leader is not None:
+            family, name = leader
+            if family not in starting:
+                members = (pod for owner in self.pods.owners(family) for pod in self.pods.of(owner))
+                starting[family] = {each.name for each in members if self._starts(each)}
+            end = now + KEPT_SECONDS if name in starting[family] else end
+        self._ends[one.uid] = min(end, free + one.patience)
+        return self._ends[one.uid]
+
+    def _starts(self, pod: PodInfo) -> bool:
+        """True for a pod with slots that is not ready, or was not a moment ago."""
+        is_new = not pod.ready_since or self._state.now < pod.ready_since + KEPT_SECONDS
+        return is_new and self._state.allocations.current_of(pod.uid) is not None
 
     def _give(self, top: str, kept: Sequence[tuple[Owner, Reservation]]) -> Iterator[Proposal]:
         """Gives slots to waiting pods of one topmost owner; what it does not want any more is free."""
@@ -271,6 +300,14 @@ class Inheritance(Proposer):
         seconds = max((residual_seconds(state, each) for each in holders), default=0.0)
         made.holders, made.until = {each.uid for each in holders}, state.now + seconds
         yield NewReservation(pod, made, seconds)
+
+
+def _leader_of(owner: Owner) -> tuple[Family, str] | None:
+    """Returns the family and name of the leader after which a StatefulSet of workers is named; None for no number."""
+    leaders, _, number = owner.maker.rpartition("-")
+    if not owner.maker.startswith("StatefulSet/") or not leaders or not number.isdecimal():
+        return None
+    return (owner.namespace, leaders), owner.maker.partition("/")[2]
 
 
 def _may_leave(pod: PodInfo) -> bool:
