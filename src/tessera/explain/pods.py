@@ -14,6 +14,7 @@ import msgspec
 from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.nodes.node_pauses import NO_HELP_REASON
+from tessera.api.pods.misplaced_keys import misplaced_on_pod
 from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON
 from tessera.api.pods.slice_requests import lends_to
 from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
@@ -25,7 +26,6 @@ from tessera.explain.controller_words import Told, place_facts, told_by_conditio
 from tessera.explain.explanation import Explanation
 from tessera.explain.misplaced_keys import (
     misplaced_on_namespace,
-    misplaced_on_pod,
     set_by_limit_range,
     uncounted_quotas,
 )
@@ -174,7 +174,8 @@ def _misplaced(view: ClusterView, pod: Pod) -> Iterator[str]:
     """Keys of the pod, its namespace and its quotas that nobody reads where they stand; none of a pod that ended."""
     if pod.status.phase in FINISHED:
         return
-    yield from islice(misplaced_on_pod(pod, view.snapshot.nodes), _MISPLACED)
+    labels = view.once("labels of nodes", lambda: {key for each in view.snapshot.nodes for key in each.metadata.labels})
+    yield from islice(misplaced_on_pod(pod, labels.__contains__), _MISPLACED)
     yield from misplaced_on_namespace(view.snapshot.order.namespaces, pod.metadata.namespace)
     own = (each for each in view.snapshot.quotas if each.metadata.namespace == pod.metadata.namespace)
     yield from islice(uncounted_quotas(own, extended_requests(pod)), _MISPLACED)

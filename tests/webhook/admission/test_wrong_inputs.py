@@ -38,6 +38,7 @@ class Row(NamedTuple):
         annotations: of the pod.
         refused: it is refused, not warned of.
         spec: more of its spec.
+        labels: of the pod.
     """
 
     limits: dict[str, Any]
@@ -46,6 +47,7 @@ class Row(NamedTuple):
     annotations: Mapping[str, str] = MappingProxyType({})
     refused: bool = False
     spec: Mapping[str, Any] = MappingProxyType({})
+    labels: Mapping[str, str] = MappingProxyType({})
 
 
 MIG = "nvidia.com/mig-3g.20gb"
@@ -93,6 +95,21 @@ ROWS = {
         (OLD, NEW),
     ),
     "two profiles, old driver": Row({MIG: "1", "nvidia.com/mig-1g.5gb": "1"}, ("only the first",), (OLD,)),
+    "resource as an annotation": Row(
+        {}, (f"annotation {MIG} has no effect: it is a resource, in resources.limits",), annotations={MIG: "1"}
+    ),
+    "resource as a selector": Row(
+        {}, (f"nodeSelector {MIG} matches no node: it is a resource",), spec={"nodeSelector": {MIG: "1"}}
+    ),
+    "setting of another system": Row(
+        {}, ("asks for a part of a card", "tessera.dev/gpu-memory"), annotations={"gpu-fraction": "0.5"}
+    ),
+    "annotation as a label": Row(
+        {}, ("label tessera.dev/gpu-memory has no effect: it is an annotation",), labels={"tessera.dev/gpu-memory": "1"}
+    ),
+    "label of nodes": Row(
+        {MIG: "1"}, ("a pod selects such nodes by nodeSelector",), labels={"nvidia.com/mig.config": "dynamic"}
+    ),
     "no hyphen, no dot": Row({"nvidia.com/mig-3g20gb": "1"}, ("is not a MIG profile",), refused=True),
     "no b": Row({"nvidia.com/mig-3g.20g": "1"}, (f"Did you mean {MIG}?",), refused=True),
     "profile of another card": Row(
@@ -115,6 +132,7 @@ ROWS = {
 def pod(row: Row) -> dict[str, Any]:
     resources = {"resources": {"limits": row.limits, "requests": dict(row.limits)}} if row.limits else {}
     metadata = {"annotations": dict(row.annotations)} if row.annotations else {}
+    metadata |= {"labels": dict(row.labels)} if row.labels else {}
     return {"metadata": metadata, "spec": {"containers": [{"name": "main", **resources}], **row.spec}}
 
 
@@ -175,6 +193,8 @@ RIGHT = {
         {"nvidia.com/gpumem": "1"}, (), (msgspec.structs.replace(A100, undescribed=frozenset({"nvidia.com/gpumem"})),)
     ),
     "none": Row({"nvidia.com/gpu": "0"}, ()),
+    "a selector of nodes": Row({MIG: "1"}, (), (OLD,), spec={"nodeSelector": {MAJOR: "550"}}),
+    "queue and gang": Row({MIG: "1"}, (), labels={"tessera.dev/queue": "a", "tessera.dev/gang": "b"}),
     "memory": Row({}, (), (A100,), annotations={"tessera.dev/gang-size": "1"}),
 }
 

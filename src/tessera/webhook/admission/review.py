@@ -16,6 +16,7 @@ offers the name may come. Rules:
   told yet what they have.
 - Several slices of one container get one where a node's driver shows programs only the first of them.
 - Devices that no node could hold together, even an empty one, get the text with which a managed namespace refuses them.
+- A key that stands where nobody reads it, such as a resource among the annotations, gets one with its right section.
 - A pod that a controller made gets none: nobody reads them there. The objects of :data:`WORKLOADS` get those of their
   templates, and the text with which a pod of a template will be refused: their controllers would note that in events
   only, with which nobody counts after ``created``.
@@ -28,9 +29,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, WHOLE_CARDS, profile_of
+from tessera.api.pods.misplaced_keys import misplaced_on_pod
 from tessera.api.pods.resource_advice import advise, find_correction, is_gpu_like
 from tessera.api.pods.templates import TemplateKind, find_kind, find_templates
 from tessera.kube.quantity import count_or_zero
+from tessera.kube.resources import Pod
+from tessera.kube.resources.meta import ObjectMeta
+from tessera.kube.resources.pods import PodSpec
 from tessera.limits.processes import REVIEW_BODY
 from tessera.nesting import decode_json
 from tessera.offers.selection import Nodes
@@ -97,6 +102,11 @@ def find_warnings(
         where = f'container "{one_line(container.get("name") or "")}":'
         yield from (f"{where} {each}" for each in _not_offered(wanted, capabilities))
         yield from (f"{where} {each}" for each in _hidden_slices(wanted, nodes, capabilities))
+    meta = pod.get("metadata") or {}
+    labels = ObjectMeta(annotations=meta.get("annotations") or {}, labels=meta.get("labels") or {})
+    selects = PodSpec(node_selector=spec.get("nodeSelector") or {}, scheduler_name=spec.get("schedulerName") or "")
+    misplaced = misplaced_on_pod(Pod(metadata=labels, spec=selects), capabilities.labels.nodes_with_key)
+    yield from (each.removeprefix("its ") for each in misplaced)
     if not asked:
         return
     yield from warn_of_idle_update(pod, kind)
