@@ -56,7 +56,10 @@ def test_each_process_is_shown_with_its_images(
 
 @pytest.mark.parametrize(
     ("refused", "says"),
-    [(frozenset(), "Tessera is not installed"), (frozenset({"pods"}), "Tessera's processes could not be read: Error")],
+    [
+        (frozenset(), "Tessera is not installed"),
+        (frozenset({"pods"}), "could not be read: you may not list the pods of tessera-system\n"),
+    ],
 )
 def test_what_cannot_be_seen_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: frozenset[str], says: str

@@ -174,6 +174,14 @@ def test_the_commands_show_a_tenant_all_cards_and_the_names_of_its_pods(page: Pa
     assert done.stderr.startswith("note: names that begin with ~") or command == ["health"]
 
 
+def test_the_doctor_tells_a_tenant_in_one_line_what_it_may_not_examine(page: Page) -> None:
+    told = page.run("team-a", "doctor")
+    assert told.stdout.count("not examined") == 1
+    assert "for lack of rights: feature-gates, nodes, " in told.stdout
+    assert not any(f"tessera {name} does not work for you" in told.stdout for name in ("map", "why", "top"))
+    assert "tessera install does not work for you" in told.stdout
+
+
 @pytest.mark.parametrize(
     "command", [["top", "--once"], ["map"], ["idle"], ["health"], ["topo", "holder-team-b"], ["why", "holder-team-b"]]
 )

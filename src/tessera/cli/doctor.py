@@ -1,17 +1,25 @@
 """``tessera doctor``: examines a cluster before and after an installation."""
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.base.connection import CommandError, cluster_options, connect, connect_transport, report_errors
+from tessera.cli.base.connection import (
+    CommandError,
+    cluster_options,
+    connect,
+    connect_transport,
+    own_namespace,
+    report_errors,
+)
 from tessera.cli.base.console import say
 from tessera.cli.base.controller_options import check_image
 from tessera.cli.base.grammar import Output, output_option
-from tessera.text import count_noun, one_line
+from tessera.text import count_noun, list_names, one_line
 
 if TYPE_CHECKING:
     from tessera.doctor.archive import Archive
@@ -19,15 +27,17 @@ if TYPE_CHECKING:
     from tessera.doctor.findings import Finding
     from tessera.kube.transport.http import HttpTransport
 
+#: In the text of a check that was not made since the asker lacks a right.
+_LACK = re.compile(r"\(Forbidden\)|needs the right to")
+
 
 @click.command()
 @click.option(
     "-n",
     "--namespace",
-    default="default",
-    show_default=True,
     metavar="NAME",
-    help="Namespace of the trial pod, which the API server reviews and does not store, and of the one of --image.",
+    help="Namespace of the trial pod, which the API server reviews and does not store, and of the one of --image."
+    "  [default: the context's, or default]",
 )
 @click.option(
     "--image",
@@ -48,7 +58,7 @@ if TYPE_CHECKING:
 @report_errors
 def command(
     *,
-    namespace: str,
+    namespace: str | None,
     image: str | None,
     shows_all: bool,
     output: Output,
@@ -75,6 +85,7 @@ def command(
       tessera doctor -o json > doctor.json
       tessera doctor --bundle case.tar.gz
     """
+    namespace = own_namespace(namespace, kubeconfig, context)
     if bundle is not None:
         _write_bundle(bundle, namespace, records=records, kubeconfig=kubeconfig, context=context)
         return 0
@@ -145,12 +156,17 @@ def _record_fetcher(transport: "HttpTransport") -> "FetchRecords":
 def _lines(findings: "Sequence[Finding]", *, shows_all: bool) -> Iterator[str]:
     from tessera.doctor.findings import Verdict
 
+    refused = [each for each in findings if each.verdict is Verdict.UNKNOWN and _LACK.search(each.text)]
     for each in findings:
-        if each.verdict is Verdict.OK and not shows_all:
+        if not shows_all and (each.verdict is Verdict.OK or each in refused):
             continue
         yield f"{each.verdict.value:<8} {each.check}: {one_line(each.text, 1000)}"
         if each.advice:
             yield f"         -> {one_line(each.advice, 1000)}"
+    if refused and not shows_all:
+        names = list_names(list(dict.fromkeys(each.check for each in refused)), len(findings))
+        yield f"unknown  not examined, for lack of rights: {names}"
+        yield "         -> an administrator runs tessera doctor; tessera doctor --all names each right"
     numbers = {verdict: sum(each.verdict is verdict for each in findings) for verdict in Verdict}
     counted = ", ".join(f"{number} {verdict.value}" for verdict, number in numbers.items() if number)
     yield f"{len(findings)} checks: {counted}"

@@ -81,13 +81,15 @@ async def _read(kubeconfig: Path | None, context: str | None) -> tuple[str, list
     """The server's version, what runs, and why that could not be read."""
     from tessera.api.names import SYSTEM_NAMESPACE
     from tessera.cli.base.simulated_cluster import server_version
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.client.errors import ApiError, Forbidden
     from tessera.kube.resources import PODS
 
     async with connect("tessera-version", kubeconfig, context) as client:
         server = await server_version(client)
         try:
             pods = (await client.list(PODS.as_dicts(), namespace=SYSTEM_NAMESPACE)).items
+        except Forbidden:
+            return server, [], f"you may not list the pods of {SYSTEM_NAMESPACE}"
         except ApiError as error:
             return server, [], one_line(error, 300)
         return server, running_images(pods), ""

@@ -65,6 +65,8 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
         Right("create", "daemonsets", "apps", namespace=SYSTEM_NAMESPACE),
     ),
 }
+#: Those that answer a tenant too, by the API ``view.tessera.dev``.
+FOR_TENANTS = frozenset({"tessera map", "tessera why", "tessera top"})
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from tessera.api.nodes.repairs import REPAIRS_MAP
 from tessera.api.problems import FileRefused
 from tessera.clock import Clock
 from tessera.doctor.facts import (
+    FOR_TENANTS,
     RIGHTS,
     TRIAL_RESOURCE,
     WEBHOOK,
@@ -104,7 +105,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         )
         repairs = group.create_task(try_to_read(_get(client, CONFIGMAPS.as_dicts(), REPAIRS_MAP, SYSTEM_NAMESPACE)))
         trial = group.create_task(try_to_read(_trial(client, trial_namespace)))
-        rights = group.create_task(try_to_read(_rights(client)))
+        rights = group.create_task(try_to_read(_rights(client, trial_namespace)))
         kueue = group.create_task(try_to_read(_kueue(client)))
         external = group.create_task(try_to_read(_external_metrics(client)))
     settings = await try_to_read(_settings(client, pods.result()))
@@ -324,10 +325,15 @@ async def _trial(client: Client, namespace: str) -> Object:
     return found
 
 
-async def _rights(client: Client) -> Mapping[str, Sequence[str]]:
-    every = sorted({right for rights in RIGHTS.values() for right in rights})
+async def _rights(client: Client, namespace: str) -> Mapping[str, Sequence[str]]:
+    """The rights that the asker lacks; one who may read the API for tenants in the namespace can use its commands."""
+    view = Right("get", "usages", "view.tessera.dev", namespace=namespace)
+    every = sorted({view, *(right for rights in RIGHTS.values() for right in rights)})
     may = dict(zip(every, await asyncio.gather(*(_may(client, each) for each in every)), strict=True))
-    return {command: [str(right) for right in rights if not may[right]] for command, rights in RIGHTS.items()}
+    return {
+        command: [str(right) for right in rights if not (may[right] or (may[view] and command in FOR_TENANTS))]
+        for command, rights in RIGHTS.items()
+    }
 
 
 async def _may(client: Client, right: Right) -> bool:

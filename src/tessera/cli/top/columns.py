@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Faults and excesses of memory that are shown.
 _WARNINGS = 5
+#: Kinds of shares in words, as :data:`tessera.cli.base.tiles.KINDS` has them for tessera map.
+_SHARES = {"time-slicing": "time slice", "mps": "MPS share"}
 #: Findings of services in a wide table: 50 services with each kind.
 _ALL = 500
 
@@ -275,7 +277,7 @@ def _pod_cells(row: "LeaseRow") -> tuple[str, ...]:
         lease.container or "-",
         row.owner or "-",
         device_of(row),
-        lease.kind,
+        _SHARES.get(lease.kind, lease.kind),
         percent(lease.share),
         percent(lease.busy),
         gib_of(lease.memory, row.memory_limit),
