@@ -98,7 +98,7 @@ def _read_device(identity: DeviceId, device: SliceDevice, part: str) -> Device:
     return Device(
         id=identity,
         attributes={
-            qualify(name, driver): _read_value(value, f"{where}, attribute {name}")
+            qualify(name, driver): read_value(value, f"{where}, attribute {name}")
             for name, value in device.attributes.items()
         },
         capacity={
@@ -115,7 +115,12 @@ def _read_device(identity: DeviceId, device: SliceDevice, part: str) -> Device:
     )
 
 
-def _read_value(value: Attribute, where: str) -> Value:
+def read_value(value: Attribute, where: str) -> Value:
+    """Returns the value of an attribute that ``where`` names.
+
+    Raises:
+        SliceRefused: it has none.
+    """
     for each in (value.boolean, value.integer, value.string):
         if each is not None:
             return each

@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.cel.evaluator import CelError, EvaluationError, Meter, Program, compile_expression
 from tessera.cel.kubernetes_values import DefaultMap, Quantity
-from tessera.cel.syntax import CelExpression, Identifier, Index, Literal, Select, children, parse
+from tessera.cel.syntax import Call, CelExpression, Identifier, Index, Literal, Select, children, parse
 from tessera.dra.devices import Device
 from tessera.dra.limits import EXPRESSION_COST, EXPRESSION_USUAL_COST, EXPRESSIONS, SELECTOR_RESULTS
 from tessera.text import one_line
@@ -35,6 +35,9 @@ class SelectorResult(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+_NO_MATCH = SelectorResult(False)
+
+
 class _Compiled(msgspec.Struct, frozen=True):
     """An expression, or the mistake in it.
 
@@ -44,6 +47,7 @@ class _Compiled(msgspec.Struct, frozen=True):
         attributes: qualified names of the attributes that it reads.
         capacity: the same of amounts.
         everything: it may read anything else too.
+        wanted: attributes with a value, without which it is false.
     """
 
     program: Program | None = None
@@ -51,6 +55,7 @@ class _Compiled(msgspec.Struct, frozen=True):
     attributes: tuple[str, ...] = ()
     capacity: tuple[str, ...] = ()
     everything: bool = False
+    wanted: tuple[tuple[str, str | int], ...] = ()
 
 
 class DeviceSelectors:
@@ -74,6 +79,8 @@ class DeviceSelectors:
             OutOfBudgetError: the budget is used up.
         """
         compiled = _compile(expression)
+        if any(is_other(device.attributes.get(name), value) for name, value in compiled.wanted):
+            return _NO_MATCH
         key = (expression, _values_read(compiled, device))
         found = self._results.get(key)
         if found is None:
@@ -107,20 +114,32 @@ def attributes_read(expression: str) -> frozenset[str] | None:
     return None if compiled.everything else frozenset(compiled.attributes)
 
 
+def values_wanted(expression: str) -> Iterable[tuple[str, str | int]]:
+    """Returns attributes, by qualified name, each with a value: the expression is false for any other of its type."""
+    return _compile(expression).wanted
+
+
+def is_other(value: object, wanted: str | int) -> bool:
+    """True for a value of the same type that is not the wanted one."""
+    return type(value) is type(wanted) and value != wanted
+
+
 @lru_cache(maxsize=1024)
 def _compile(expression: str) -> _Compiled:
     try:
         program = compile_expression(expression, VARIABLES, FIELDS)
     except CelError as error:
         return _Compiled(problem=f"it does not compile: {one_line(error, 200)}")
+    tree = parse(expression)
+    wanted = tuple(_wanted(tree))
     try:
-        reads = sorted(set(_reads(parse(expression))))
+        reads = sorted(set(_reads(tree)))
     except LookupError:
-        return _Compiled(program, everything=True)
+        return _Compiled(program, everything=True, wanted=wanted)
     attributes, capacity = (
         tuple(f"{domain}/{name}" for each, domain, name in reads if each == part) for part in ("attributes", "capacity")
     )
-    return _Compiled(program, attributes=attributes, capacity=capacity)
+    return _Compiled(program, attributes=attributes, capacity=capacity, wanted=wanted)
 
 
 def _values_read(compiled: _Compiled, device: Device) -> object:
@@ -183,6 +202,30 @@ def _reads(node: CelExpression) -> Iterator[_Read]:
         case _:
             for each in children(node):
                 yield from _reads(each)
+
+
+def _wanted(node: CelExpression) -> Iterator[tuple[str, str | int]]:
+    """Yields the comparisons with a constant of which all must be true."""
+    match node:
+        case Call(name="&&", args=args):
+            for each in args:
+                yield from _wanted(each)
+        case Call(name="==", args=(one, Literal(value=(str() | int()) as value))) if not isinstance(value, bool):
+            found = _attribute(one)
+            if found:
+                yield found, value
+
+
+def _attribute(node: CelExpression) -> str:
+    match node:
+        case Select(target=Index() as target, field=name, optional=False):
+            pass
+        case Index(target=Index() as target, key=Literal(value=str(name)), optional=False):
+            pass
+        case _:
+            return ""
+    found = _domain(target)
+    return f"{found[1]}/{name}" if found and found[0] == "attributes" and not target.optional else ""
 
 
 def _domain(node: Index) -> tuple[str, str] | tuple[()]:

@@ -18,7 +18,7 @@ from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.reservation import INHERITED, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.mig.names import resource_spelling
+from tessera.mig.names import plain_profile, resource_spelling
 from tessera.placement.card_comparison import keeps
 from tessera.placement.fleet import UnknownCard
 
@@ -166,9 +166,8 @@ def _place_in(state: SlicerState, node: NodeName, left: dict[str, int], profile:
             claim = card.geometry.claim(row, start)
             if claim & bits == claim:
                 left[gpu] = bits & ~claim
-                return Slice(
-                    id=device_id(gpu, row.name, start), profile=row.name, gpu_uuid=gpu, start=start, size=row.size
-                )
+                name = plain_profile(row.name)
+                return Slice(id=device_id(gpu, name, start), profile=name, gpu_uuid=gpu, start=start, size=row.size)
     return None
 
 

@@ -23,6 +23,7 @@ from tessera.mig.names import (
     gi_profile_index,
     is_device_profile,
     parse_profile_name,
+    plain_profile,
     resource_spelling,
 )
 
@@ -112,7 +113,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def media(self) -> bool:
         """True if the profile takes the card's media engines, of which a card has one set; a device's has none."""
-        return "/" not in self.name and parse_profile_name(self.name).media
+        return "/" not in self.name and parse_profile_name(plain_profile(self.name)).media
 
     @property
     def ci_profile_index(self) -> int:
@@ -139,11 +140,13 @@ class Geometry(msgspec.Struct, frozen=True):
         family: the models with this table, for people: ``A100-40GB``.
         slots: memory slots.
         profiles: rows, in the order of NVIDIA's listing.
+        choices: rows of further names, each of some starts of a profile (:func:`~tessera.mig.names.plain_profile`).
     """
 
     family: str
     slots: int
     profiles: tuple[Profile, ...]
+    choices: tuple[Profile, ...] = ()
 
     @classmethod
     def from_profiles(cls, family: str, profiles: Iterable[Profile], *, slots: int | None = None) -> Self:
@@ -241,9 +244,9 @@ class Geometry(msgspec.Struct, frozen=True):
         return (1 << self.slots) - 1
 
     def find(self, name: str) -> Profile | None:
-        """The profile of that name in either spelling (``1g.5gb+me``, ``1g.5gb.me``) or alias, or ``None``."""
+        """The profile of that name in either spelling (``1g.5gb+me``, ``1g.5gb.me``) or alias, choice, or ``None``."""
         wanted = resource_spelling(name)
-        for row in self.profiles:
+        for row in self.choices if " " in name else self.profiles:
             if row.spelling == wanted:
                 return row
         for row in self.profiles:
@@ -273,6 +276,8 @@ class Geometry(msgspec.Struct, frozen=True):
 
     def tokens(self, profile: Profile) -> int:
         """Engines that the profile takes beside memory slots: bits above ``slots`` (see the module's text)."""
+        if " " in profile.name:
+            profile = self.profile(plain_profile(profile.name))
         if profile.media:
             return 1 << self.slots
         if profile.max_count == 1 and profile.fits_by_starts() > 1:

@@ -102,6 +102,11 @@ def resource_spelling(name: str) -> str:
     return name.replace("+", ".")
 
 
+def plain_profile(name: str) -> str:
+    """Returns the profile of a name, which a claim's choice of single places may follow: ``1g.5gb that …``."""
+    return name.partition(" ")[0]
+
+
 def nvml_spelling(name: str) -> str:
     """Returns a profile's name as NVML has it, from either spelling: ``1g.5gb+me`` for ``nvidia.com/mig-1g.5gb.me``."""
     return re.sub(r"(?<=gb)\.(?=me\b|gfx\b)", "+", name.removeprefix(RESOURCE_PREFIX))

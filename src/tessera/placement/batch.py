@@ -288,7 +288,7 @@ class Batch:
                 assert name is not None
                 starts = waiting[card, name]
                 starts.sort(reverse=True)
-                placed = CardPlacement(card.node.name, card.gpu, name, starts.pop(), card.table.size_of(name))
+                placed = card.slice_at(name, starts.pop())
                 settled[card] = (*settled[card], OwnedPlacement(placed, demand.key))
                 placements.append(placed)
             assignments[demand.key] = tuple(placements)

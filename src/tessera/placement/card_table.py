@@ -99,6 +99,7 @@ class CardTable:
     Args:
         geometry: the table of profiles.
         number: the geometry's place in its fleet; orders cards of different geometries.
+        mix: of the cards that differ in choices only; by default a new one.
 
     Attributes:
         mix: the mix of requests for these cards.
@@ -110,7 +111,7 @@ class CardTable:
     #: Computed again for a state that was read from a record.
     TRANSIENT: ClassVar[tuple[str, ...]] = ("bits", "names", "least_blockers")
 
-    def __init__(self, geometry: Geometry, number: int) -> None:
+    def __init__(self, geometry: Geometry, number: int, mix: RequestMix | None = None) -> None:
         self.geometry = geometry
         self.number = number
         #: The bit of an occupancy that marks an instance which starts at slot 0; above all tokens.
@@ -120,14 +121,14 @@ class CardTable:
         self._usable: dict[int, int] = {}
         self._free: dict[int, int] = {}
         self._packings: dict[tuple[int, Pending], dict[int, tuple[Placement, ...]]] = {}
-        self._sizes = {row.name: row.size for row in geometry.profiles}
+        self._sizes = {row.name: row.size for row in (*geometry.profiles, *geometry.choices)}
         #: Occupancies that :meth:`add_state` was called with.
         self._states: dict[int, None] = {}
         self._rated: dict[GeometryLoss, StateCosts] = {}
         #: See :meth:`ends`; by profile, with the number of states that are covered.
         self._ends: dict[str, tuple[int, list[tuple[int, int, tuple[int, ...]]]]] = {}
         self.costs = StateCosts(self, self._states)
-        self.mix = RequestMix()
+        self.mix = RequestMix() if mix is None else mix
         self.is_device = is_device_profile(geometry.profiles[0].name)
         self.chosen: dict[object, tuple[object, StateCosts]] = {}
 

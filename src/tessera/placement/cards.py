@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.names import plain_profile
 from tessera.placement.card_table import CardTable, Pending, add_profile
 
 
@@ -131,6 +132,10 @@ class FleetCard:
         return {
             start: bits[one.placement.profile, start, one.placement.size] for start, one in self.allocations.items()
         }
+
+    def slice_at(self, name: str, start: int) -> CardPlacement:
+        """Returns an instance on the card, by the geometry's own name or choice of its profile."""
+        return CardPlacement(self.node.name, self.gpu, plain_profile(name), start, self.table.size_of(name))
 
     @property
     def kept_bits(self) -> int:

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
 
+from msgspec import structs
+
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
 from tessera.placement.card_groups import CardGroups, NodeOrder
-from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
+from tessera.placement.card_table import Candidate, CardTable, Pending, RequestMix, StateCosts
 from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, Hold, OwnedPlacement
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
@@ -38,7 +40,7 @@ class Fleet:
     def __init__(self) -> None:
         #: The nodes that have cards, in the order in which they were added.
         self._nodes: dict[str, FleetNode] = {}
-        #: One table for each geometry: those of ``_groups``, and at most ``CARD_MODELS`` former ones.
+        #: One table for each geometry: those of ``_groups``, the same without choices, and ``CARD_MODELS`` former ones.
         self._tables: dict[Geometry, CardTable] = {}
         #: Number of the newest table.
         self._numbers = 0
@@ -421,10 +423,16 @@ class Fleet:
     def _table(self, geometry: Geometry) -> CardTable:
         table = self._tables.get(geometry)
         if table is None:
-            if len(self._tables) >= CARD_MODELS + len(self._groups):
-                self._tables = {each.geometry: each for each in self._groups}
+            mix = self._table(structs.replace(geometry, choices=())).mix if geometry.choices else RequestMix()
+            if len(self._tables) >= CARD_MODELS + 2 * len(self._groups):
+                kept = {
+                    each
+                    for table in self._groups
+                    for each in (table.geometry, structs.replace(table.geometry, choices=()))
+                }
+                self._tables = {each: table for each, table in self._tables.items() if each in kept}
             self._numbers += 1
-            table = self._tables[geometry] = CardTable(geometry, self._numbers)
+            table = self._tables[geometry] = CardTable(geometry, self._numbers, mix)
         return table
 
     def _change_free(self, node: FleetNode, change: int) -> None:

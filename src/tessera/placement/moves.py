@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.mig.geometry import Placement
+from tessera.mig.names import plain_profile
 from tessera.placement.card_table import CardTable, StateCosts
 from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
 from tessera.placement.fleet import Fleet
@@ -214,7 +215,8 @@ def _claims(table: CardTable, profile: str) -> list[tuple[int, Placement]]:
     row = table.geometry.find(profile)
     if row is None:
         return []
-    return [(table.geometry.claim(row, start), Placement(row.name, start, row.size)) for start in row.starts]
+    places = [Placement(plain_profile(row.name), start, row.size) for start in row.starts]
+    return [(table.geometry.claim(row, each.start), each) for each in places]
 
 
 def _move_blockers(search: _Search, blocked: _Blocked) -> tuple[float, Room] | None:

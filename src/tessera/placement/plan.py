@@ -23,7 +23,7 @@ from tessera.mig.geometry import Placement
 from tessera.placement.batch import STEPS_A_DEMAND, Batch, Plan, unknown_profile
 from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Preferences, Reservations
 from tessera.placement.explain import RefusalExplainer
-from tessera.placement.fleet import CardPlacement, Fleet, FleetCard
+from tessera.placement.fleet import Fleet, FleetCard
 from tessera.placement.policies import MixAware, Policy
 from tessera.placement.search import CardSearch, is_rated
 from tessera.placement.step_budget import Parts, StepBudget, complete
@@ -132,11 +132,9 @@ def _place_slice(
     """Places a slice that waits alone: with the result of a batch of one, without a pending multiset on its card."""
     if work is not None:
         work.spend(STEPS_A_DEMAND + 1)
-    node = card.node.name
     if reservations is not None:
-        reservations.reserve(demand, node)
-    place = CardPlacement(node, card.gpu, placed.profile, placed.start, placed.size)
-    return Plan({demand.key: (place,)}, {})
+        reservations.reserve(demand, card.node.name)
+    return Plan({demand.key: (card.slice_at(placed.profile, placed.start),)}, {})
 
 
 def _refuse_slice(
@@ -153,11 +151,9 @@ def _place_devices(
 ) -> Plan:
     """Places several whole cards or shares that wait alone: each is a card with one start."""
     work.spend(STEPS_A_DEMAND + 1)
-    node = cards[0].node.name
     if reservations is not None:
-        reservations.reserve(demand, node)
-    rows = [(card, card.table.geometry.profiles[0]) for card in cards]
-    return Plan({demand.key: tuple(CardPlacement(node, card.gpu, row.name, 0, row.size) for card, row in rows)}, {})
+        reservations.reserve(demand, cards[0].node.name)
+    return Plan({demand.key: tuple(card.slice_at(card.geometry.names[0], 0) for card in cards)}, {})
 
 
 def _allow_every_node(_demand: Demand, _node: str) -> None:

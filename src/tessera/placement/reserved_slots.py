@@ -190,8 +190,7 @@ class SoonestPlace:
             card, name = cards[index], cards[index].table.name_of(profile)
             if name is None or not starts.get((index, name)):
                 return None
-            start = starts[index, name].pop()
-            placements.append(CardPlacement(card.node.name, card.gpu, name, start, card.table.size_of(name)))
+            placements.append(card.slice_at(name, starts[index, name].pop()))
         holders = tuple(one for card in cards for one in overlapping(card, placements))
         return ReservedPlace(tuple(placements), holders, max((lasts[one.owner] for one in holders), default=0.0))
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from msgspec import structs
 
-from tessera.mig.names import CLAIMED_SHARE, is_device_profile
+from tessera.mig.names import CLAIMED_SHARE, is_device_profile, plain_profile
 from tessera.placement.cards import AlikeCards
 from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Preferences
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
@@ -42,7 +42,7 @@ def is_rated(demand: Demand) -> bool:
     return (
         not demand.spread
         and is_device_profile(first)
-        and first != CLAIMED_SHARE
+        and plain_profile(first) != CLAIMED_SHARE
         and all(each == first for each in demand.profiles)
     )
 

@@ -126,7 +126,7 @@ class StateCosts:
         self._table = table
         self._states = states
         self._rating = rating
-        self._sizes = {row.name: row.size for row in table.geometry.profiles}
+        self._sizes = {row.name: row.size for row in (*table.geometry.profiles, *table.geometry.choices)}
         self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
         #: The number of states that the remembered rankings cover.

@@ -7,7 +7,7 @@ fits; so no victim is superfluous. At most ``RESERVATION_CARDS`` cards are looke
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
+from tessera.placement.cards import FleetCard, OwnedPlacement
 from tessera.placement.demand import CardSpread
 from tessera.placement.fleet import Fleet
 from tessera.placement.reserved_slots import RESERVATION_CARDS, Hold, ReservedPlace, SoonestPlace
@@ -90,8 +90,7 @@ def _one_slice(
             claim = card.geometry.claim(row, start)
             blockers = tuple(one for one, bits in held if bits & claim)
             if not kept & claim and all(one.owner in costs for one in blockers):
-                at = CardPlacement(card.node.name, card.gpu, name, start, row.size)
-                yield ReservedPlace((at,), blockers, 0.0)
+                yield ReservedPlace((card.slice_at(name, start),), blockers, 0.0)
 
 
 def _several(

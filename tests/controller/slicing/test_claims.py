@@ -127,21 +127,6 @@ def test_a_pod_waits_with_a_reason_while_no_node_publishes_a_device() -> None:
     assert cluster.where(pod)
 
 
-@pytest.mark.parametrize("attribute", ["index", "parentUUID", "start", "pciBusID"])
-def test_a_slice_is_not_chosen_by_card(attribute: str) -> None:
-    cluster = ClaimCluster()
-    cluster.claim_node("n1")
-    domain = "resource.kubernetes.io" if attribute == "pciBusID" else "gpu.tessera.dev"
-    chosen = selecting(f"device.attributes['{domain}'].{attribute} == device.attributes['{domain}'].{attribute}")
-    pod = cluster.user("p", cluster.claim("c", request("slice", ONE, **chosen)))
-    cluster.settle()
-    assert cluster.slicer.state.cluster.pods[pod.uid].fault == (
-        "claim default/c: request slice: spec.devices.requests[0].exactly.selectors[0].cel.expression: compares"
-        f" {attribute}, but slices are chosen by profile and model, not by card: compare profile or productName"
-        " instead, or ask for a whole or shared card"
-    )
-
-
 @pytest.mark.parametrize("more", [{}, {"allocationMode": "All"}], ids=["one", "all"])
 def test_a_node_that_still_publishes_devices_gives_none_without_the_label(more: dict[str, str]) -> None:
     cluster = ClaimCluster()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 
-from tessera.claims.controller import card_choices
+from tessera.claims.controller.chosen_devices import ChosenDevices
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.limits import NAMESPACE_CARD_CHOICES
 from tessera.dra.node_devices import DRIVER
@@ -155,14 +155,6 @@ def test_a_claim_may_prefer_a_whole_card_and_take_a_slice() -> None:
     assert cluster.devices(whole) == [("n2", "gpu-0")]
 
 
-def test_slices_are_not_chosen_by_card() -> None:
-    cluster = ClaimCluster()
-    cluster.claim_node("n1")
-    pod = cluster.user("p", cluster.claim("c", request("gpu", "mig.tessera.dev", **selecting(f"{INDEX} == 0"))))
-    cluster.settle()
-    assert "index" in cluster.slicer.state.cluster.pods[pod.uid].fault
-
-
 def test_where_no_card_is_whole_the_claim_is_told_why() -> None:
     cluster = ClaimCluster()
     cluster.claim_node("n1")
@@ -216,13 +208,13 @@ def test_a_new_choice_of_all_cards_looks_at_no_other_choice(monkeypatch: pytest.
     for number in range(3):
         cluster.claim_node(f"n{number}", count=1, whole=True)
     asked: list[object] = []
-    chooses = card_choices._chooses
+    chooses = ChosenDevices._chooses
 
     def count(*args: Any) -> Any:
         asked.append(args)
         return chooses(*args)
 
-    monkeypatch.setattr(card_choices, "_chooses", count)
+    monkeypatch.setattr(ChosenDevices, "_chooses", count)
     counts = []
     for number in range(1, 31):
         wanted = request("gpu", WHOLE, allocationMode="All", **selecting(f"{INDEX} != {number}"))

@@ -7,9 +7,9 @@ no places for its pod. Selectors that choose the same sorts are one choice, so t
 tenants write.
 
 Whole cards have one profile, and so have the shares of cards; a claim that asks for more than one share of a card, or
-for more memory than one has, takes several. A request that chooses single ones, or cards of one value, asks for a
-further name of it (:mod:`tessera.claims.controller.card_choices`). Constraints become rules over the cards of the
-devices (:mod:`tessera.claims.controller.claim_constraints`).
+for more memory than one has, takes several. A request that chooses single cards, cards of one value, or places on them
+asks for a further name of the profile (:mod:`tessera.claims.controller.card_choices`). Constraints become rules over
+the cards of the devices (:mod:`tessera.claims.controller.claim_constraints`).
 
 ``allocationMode: All`` is, as for kube-scheduler's allocator, every device of a node that class and selectors choose:
 each whole card, every placement of a profile, one share of each card. It can be kept where they can all be had at once,
@@ -17,7 +17,7 @@ so not for profiles that exclude one another. The pod gets what most nodes would
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from typing import ClassVar
@@ -26,9 +26,10 @@ import msgspec
 
 from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.evaluator import Meter, OutOfBudgetError
-from tessera.claims.controller.card_choices import Answer, CardChoices, Counts, shares_needed
+from tessera.claims.controller.card_choices import Answer, CardChoices
+from tessera.claims.controller.chosen_devices import ChosenDevices, Counts, shares_needed
 from tessera.claims.controller.claim_constraints import ConstraintReader
-from tessera.claims.controller.published_devices import NodeDevices, PublishedDevices, Sort, is_known
+from tessera.claims.controller.published_devices import NodeDevices, Place, PublishedDevices, Sort, is_known
 from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.dra.devices import Device, DeviceId
 from tessera.dra.driver_classes import check_served
@@ -53,11 +54,6 @@ from tessera.text import one_line
 
 #: Stands for the claim's own name in what is remembered of a specification.
 _NAME = "claim"
-#: The rule that a selector of slices breaks, and what to do.
-_NOT_BY_CARD = (
-    "slices are chosen by profile and model, not by card: compare profile or productName instead, or ask for a whole"
-    " or shared card"
-)
 
 
 class ClaimProfiles(msgspec.Struct, frozen=True):
@@ -106,8 +102,7 @@ class ProfileReader:
     """
 
     #: A record of the state does not have them, and a state that was read makes them anew.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("_selectors", "_known", "_meters", "_counting")
-    _selectors: DeviceSelectors | None = None
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("_known", "_meters", "_counting")
     #: By specification; emptied at the limit.
     _known: dict[bytes, ClaimProfiles] | None = None
     #: The specifications whose answers depend on which cards there are.
@@ -120,13 +115,15 @@ class ProfileReader:
         self._published = published
         self.classes: dict[str, DeviceClass] = {}
         self._choices: dict[str, _Choice] = {}
-        self.cards = CardChoices(published)
+        self.chosen = ChosenDevices(published)
+        self.cards = CardChoices(published, self.chosen)
         self._constraints = ConstraintReader(published, self.cards)
 
     def forget(self) -> None:
         """Forgets what is remembered: classes or sorts of devices have changed."""
         self._known, self._meters, self._choices, self._counting = None, None, {}, None
         self.cards.clear()
+        self.chosen.clear()
 
     def forget_counts(self) -> AbstractSet[bytes]:
         """Forgets the answers that depend on which cards there are; returns their specifications."""
@@ -138,9 +135,7 @@ class ProfileReader:
     @property
     def selectors(self) -> DeviceSelectors:
         """Evaluates and remembers selectors."""
-        if self._selectors is None:
-            self._selectors = DeviceSelectors()
-        return self._selectors
+        return self.chosen.selectors
 
     def demand(self, claim: ResourceClaim) -> ClaimDemand:
         """Returns the requests of a claim.
@@ -158,11 +153,11 @@ class ProfileReader:
         found = self._known.get(key)
         if found is None:
             meter = self._meter(claim.metadata.namespace)
-            self.cards.counted, self.cards.namespace = False, claim.metadata.namespace
+            self.chosen.counted, self.cards.namespace = False, claim.metadata.namespace
             found = self._read(claim.spec, meter)
             if meter.left >= 0 and found is not _TOO_MANY:  # those say something of the namespace
                 self._known[key] = found
-            if self.cards.counted:
+            if self.chosen.counted:
                 self._counting = {*(self._counting or ()), key}
         if not found.problem:
             return found
@@ -266,15 +261,17 @@ class ProfileReader:
             places = self._places(demand, meter)
             if places:
                 found.setdefault(CLAIMED_SHARE, (False, *_size(CLAIMED_SHARE)))
-            if self.cards.is_by_card(demand):
-                rank = found.pop(CLAIMED_CARD, (True, *_size(CLAIMED_CARD)))
-                found |= {CLAIMED_CARD: rank} if self.cards.is_any(demand, self.selectors, meter) else {}
+            if self.chosen.is_by_card(demand):
+                given = self.chosen.profiles(demand, meter)
+                found = {
+                    sort[0]: (not is_known(sort, device), *_size(sort[0]))
+                    for sort, device in self._published.sorts.items()
+                    if device is not None and sort[0] in given
+                }
             if found and demand.count:
                 profile = min(found, key=found.__getitem__)
                 return [Answer(demand, profile, demand.count, places if profile == CLAIMED_SHARE else 1)]
         wanted = alternatives[0]
-        if by_card := next((each for each in problems if each.endswith(_NOT_BY_CARD)), ""):
-            raise ClaimRefused(f"{_NAME}: request {wanted.name}: {by_card}")
         amounts = [f"capacity.requests.{one_line(key, 60)}" for key in wanted.amounts]
         why = "; ".join(problems) or " and ".join(["its class and selectors choose none", *amounts])
         given = {sort[0] for sort in self._published.sorts}
@@ -294,10 +291,10 @@ class ProfileReader:
             ClaimRefused: they cannot be had on any node.
         """
         problem = ""
-        for counts, node in self.cards.everything(demand, self.selectors, meter).items():
+        for counts, node in self.chosen.everything(demand, meter).items():
             total = sum(count for _, count in counts)
             why = f"{total} devices of a node; a claim has {int(CLAIM_ENTRIES)}" if total > CLAIM_ENTRIES else ""
-            why = why or find_overlap(self._published.nodes[node], {profile for profile, _ in counts})
+            why = why or find_overlap(self._published.nodes[node], self.chosen.on(node, demand, meter))
             if not why:
                 return counts
             problem = problem or why
@@ -307,8 +304,8 @@ class ProfileReader:
 
     def _places(self, demand: DeviceDemand, meter: Meter) -> int:
         """Returns the fewest shares of a card that serve a demand; 0 if it chooses no share."""
-        if self.cards.is_by_card(demand):
-            return self.cards.places(demand, self.selectors, meter)
+        if self.chosen.is_by_card(demand):
+            return self.chosen.places(demand, meter)
         every = (each for sort, each in self._published.sorts.items() if sort[0] == CLAIMED_SHARE and each is not None)
         able = (shares_needed(demand, each) for each in every if self._matches(demand, each, {}, meter))
         return min(able, default=0)
@@ -325,26 +322,18 @@ class ProfileReader:
             return False
         for place, expression in demand.selectors:
             result = self.selectors.matches(expression, device, meter)
-            problem = result.problem and self._explain(expression, result.problem, device)
+            problem = "" if self.chosen.reads_own(expression) else result.problem  # devices are asked one by one
             if problem and len(problems) < 3:
                 problems[f"{place.removeprefix(f'{_NAME}: ')}: {problem}"] = None
             if not result.matches:
                 return False
         return consumed_amounts(demand, device) is not None
 
-    def _explain(self, expression: str, problem: str, device: Device) -> str:
-        """Returns why an expression has no result for a device of a sort, which is without its own values."""
-        names = self.cards.own_values(expression)
-        if not names:
-            return problem
-        is_slice = f"{self._driver}/profile" in device.attributes
-        return f"compares {' and '.join(names)}, but {_NOT_BY_CARD}" if is_slice else ""  # cards are asked one by one
-
     # Choices --------------------------------------------------------------------------------------------------------
 
     def _choice(self, answer: Answer, meter: Meter) -> str:
         demand, profile = answer.demand, answer.profile
-        if is_device_profile(profile) and self.cards.is_by_card(demand):
+        if self.chosen.is_by_card(demand):
             return ""
         every = {sort: device for sort, device in self._published.sorts.items() if sort[0] == profile}
         chosen = frozenset(
@@ -370,7 +359,7 @@ class ProfileReader:
         devices = self._published.nodes.get(node)
         choices = {only: self._choices[only]} if only in self._choices else {} if only else self._choices
         kept = {name for name, each in choices.items() if devices is not None and _keeps(devices, each)}
-        return kept | self.cards.all_kept_by(node, self.selectors, only)
+        return kept | self.cards.all_kept_by(node, only)
 
 
 def _keeps(devices: NodeDevices, choice: _Choice) -> bool:
@@ -378,12 +367,11 @@ def _keeps(devices: NodeDevices, choice: _Choice) -> bool:
     return bool(found) and found <= choice.sorts
 
 
-def find_overlap(devices: NodeDevices, profiles: AbstractSet[str]) -> str:
-    """Names two devices of a node's profiles that cannot be had at once; empty if there are none."""
+def find_overlap(devices: NodeDevices, places: Iterable[Place]) -> str:
+    """Names two devices of these places of a node that cannot be had at once; empty if there are none."""
     taken: dict[str, list[tuple[int, str]]] = {}
-    for (gpu, profile, start), (_, device) in devices.parts.items():
-        if profile not in profiles:
-            continue
+    for place in places:
+        (gpu, profile, start), (_, device) = place, devices.parts[place]
         mask = _mask(device, profile, start)
         for other, name in taken.get(gpu, ()):
             if mask & other:

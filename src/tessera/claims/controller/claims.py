@@ -22,7 +22,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
-from tessera.claims.controller.card_choices import plain_profile
 from tessera.claims.controller.claim_allocations import ClaimAllocations
 from tessera.claims.controller.claim_events import ClaimEvents
 from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader, spec_key
@@ -33,12 +32,13 @@ from tessera.controller.objects.node_info import CLAIMS_OFFER
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
+from tessera.controller.slicing.state.fleet_inventory import CardNames
 from tessera.controller.slicing.state.instructions import PatchRecord, RecordEvent
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, DeviceClass, ResourceClaim
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.limits.pods import POD_SLICES
-from tessera.mig.names import resource_spelling
+from tessera.mig.names import plain_profile, resource_spelling
 from tessera.placement.demand import CardRule, CardSpread
 
 
@@ -299,8 +299,10 @@ class Claims(RequestKind):
             if pod.gated and not pod.earlier_gates and not will_never_run(pod):
                 self._free.add(pod.uid)
             return pod
-        for name in (*asked.choices, *(each for each in asked.profiles if each != plain_profile(each))):
+        for name in asked.choices:
             self._offer_choice(name)
+        for name in {each for each in asked.profiles if each != plain_profile(each)}:
+            self._offer_name(name)
         return replace(
             pod,
             profiles=asked.profiles[: int(POD_SLICES)],
@@ -378,27 +380,27 @@ class Claims(RequestKind):
             self._wake_nodes(key)
 
     def _offer_choice(self, name: str) -> None:
-        """Has all nodes say whether they keep a choice, or which cards have a name; once for each."""
-        if name in self._choices:
-            return
-        self._choices.add(name)
-        if name == plain_profile(name):
+        """Has all nodes say whether they keep a choice; once for each."""
+        if name not in self._choices:
+            self._choices.add(name)
             for node in sorted(self._giving):
                 offered = self._state.cluster.offered_by(node, CLAIMS.name)
                 self._state.cluster.offer(node, CLAIMS.name, offered | self._profiles.kept_by(node, name))
-            return
-        for node in self._giving:
-            names = dict(self._state.inventory.names.get(node, {}))
-            for uuid, found in self._names(node, name).items():
-                names[uuid] = tuple(sorted({*names.get(uuid, ()), *found}))
-            self._name_cards(node, names, self._state.inventory.values.get(node, {}))
 
-    def _names(self, node: NodeName, only: str = "") -> Mapping[str, tuple[str, ...]]:
-        return self._profiles.cards.names_on(node, self._profiles.selectors, only)
+    def _offer_name(self, name: str) -> None:
+        """Has all nodes say which of their cards have a name; once for each."""
+        if name not in self._choices:
+            self._choices.add(name)
+            for node in self._giving & self._profiles.cards.nodes_of(name):
+                names = dict(self._state.inventory.names.get(node, {}))
+                for uuid, found in self._names(node, name).items():
+                    names[uuid] = tuple(sorted({*names.get(uuid, ()), *found}))
+                self._name_cards(node, names, self._state.inventory.values.get(node, {}))
 
-    def _name_cards(
-        self, node: NodeName, names: Mapping[str, tuple[str, ...]], values: Mapping[str, Mapping[str, str]]
-    ) -> None:
+    def _names(self, node: NodeName, only: str = "") -> CardNames:
+        return self._profiles.cards.names_on(node, only)
+
+    def _name_cards(self, node: NodeName, names: CardNames, values: Mapping[str, Mapping[str, str]]) -> None:
         if self._state.inventory.name_cards(node, names, values):
             self._state.cluster.changed_nodes.add(node)
 

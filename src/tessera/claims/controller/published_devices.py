@@ -16,7 +16,7 @@ counts as it was before.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -26,8 +26,9 @@ from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.dra.devices import Device, DeviceId, HeldDevice, qualify
 from tessera.dra.limits import NODE_SORTS, SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.dra.node_devices import is_divided, pool_names, share_id
-from tessera.dra.pool_reader import SliceRefused, read_slice
+from tessera.dra.pool_reader import SliceRefused, read_slice, read_value
 from tessera.dra.resource_slices import Attribute, ResourceSlice, SliceDevice
+from tessera.dra.selectors import is_other
 from tessera.mig.models import model_by_product
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name, resource_spelling
 
@@ -60,12 +61,12 @@ class NodeDevices(msgspec.Struct, frozen=True):
     Attributes:
         parts: by place.
         sorts: one of each sort.
-        counts: by sort, how many there are.
+        places: by sort, those of its devices.
     """
 
     parts: Mapping[Place, _Part]
     sorts: Mapping[Sort, _Part]
-    counts: Mapping[Sort, int]
+    places: Mapping[Sort, Sequence[Place]]
 
 
 _NOTHING = NodeDevices({}, {}, {})
@@ -95,6 +96,9 @@ class PublishedDevices:
         self._slices: dict[NodeName, dict[str, ResourceSlice]] = {}
         #: By node its changes of sorts that count, and when the last was, monotonic seconds.
         self._changes: dict[NodeName, tuple[float, float]] = {}
+        #: The changes of nodes that were observed, and by node the number of its last one.
+        self.version = 0
+        self._versions: dict[NodeName, int] = {}
         #: Nodes that are to be read again, since they have changed too often.
         self.late: set[NodeName] = set()
 
@@ -123,13 +127,19 @@ class PublishedDevices:
         counts.subtract(before.sorts.keys())
         counts.update(found.sorts.keys())
         nodes[node] = found
+        self.version += 1
+        self._versions[node] = self.version
         if self._whole is not None:
             self._whole.pop(node, None)
         if self._values is not None:
             self._values.pop(node, None)
         if not found.parts:
-            del nodes[node]
+            del nodes[node], self._versions[node]
         return node
+
+    def changed_since(self, version: int) -> Sequence[NodeName]:
+        """Returns the nodes that have devices, and others than after so many changes."""
+        return [node for node, each in self._versions.items() if each > version] if version < self.version else ()
 
     def _may_change(self, node: NodeName, before: Iterable[Sort], found: Iterable[Sort], now: float) -> bool:
         """True unless a node has changed its sorts too often: each time, all claims of the cluster are read again."""
@@ -180,6 +190,35 @@ class PublishedDevices:
             read = {place[0]: _read_device(*part) for place, part in parts.items() if is_device_profile(place[1])}
             self._whole[node] = {uuid: card for uuid, card in read.items() if card is not None}
         return self._whole[node]
+
+    def has_other(self, node: NodeName, place: Place, wanted: Iterable[tuple[str, str | int]]) -> bool:
+        """True if the device at a place has another value of an attribute than the one that is wanted."""
+        _, device = self.nodes[node].parts[place]
+        for name, value in wanted:
+            found = device.attributes.get(name.removeprefix(f"{self.driver}/")) or device.attributes.get(name)
+            if found is not None and is_other(found.integer if found.string is None else found.string, value):
+                return True
+        return False
+
+    def partition(self, node: NodeName, place: Place, common: Device) -> Device | None:
+        """Returns the device at a place with all of its values; None if it cannot be read.
+
+        Args:
+            node: the node.
+            place: one of its places.
+            common: the device of its sort.
+        """
+        part, device = self.nodes[node].parts[place]
+        try:
+            own = {
+                qualify(key, self.driver): read_value(value, key)
+                for key, value in device.attributes.items()
+                if key.removeprefix(f"{self.driver}/") in OWN_ATTRIBUTES
+            }
+        except SliceRefused:
+            return None
+        identity = DeviceId(self.driver, part.spec.pool.name, device.name)
+        return msgspec.structs.replace(common, id=identity, attributes={**common.attributes, **own})
 
     def card_values(self, node: NodeName) -> Mapping[str, Mapping[str, str]]:
         """Returns by UUID of a node's cards the values that constraints compare and cards may have in common.
@@ -240,20 +279,20 @@ def _read_node(parts: Iterable[ResourceSlice], driver: str) -> NodeDevices | Non
         current += found_now
     found: dict[Place, _Part] = {}
     sorts: dict[Sort, _Part] = {}
-    counts = Counter[Sort]()
+    places: dict[Sort, list[Place]] = {}
     known: dict[tuple[str, str], tuple[object, Sort]] = {}
     for part in current:
         for device in part.spec.devices:
             place = _place_of(device, driver)
-            if place is not None:
+            if place is not None and place not in found:
                 found[place] = (part, device)
                 values = (_common(device, driver), device.capacity)
                 if place[:2] not in known or known[place[:2]][0] != values:
                     known[place[:2]] = values, _sort_of(place[1], device, driver)
                 sort = known[place[:2]][1]
                 sorts.setdefault(sort, (part, device))
-                counts[sort] += 1
-    return NodeDevices(found, sorts, counts) if len(sorts) <= NODE_SORTS else _NOTHING
+                places.setdefault(sort, []).append(place)
+    return NodeDevices(found, sorts, places) if len(sorts) <= NODE_SORTS else _NOTHING
 
 
 def _is_of_card(attribute: str) -> bool:

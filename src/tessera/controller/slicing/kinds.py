@@ -24,7 +24,7 @@ from tessera.controller.slicing.state.allocation import (
 from tessera.controller.slicing.state.instructions import PatchRecord, RecordEvent
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources import Resource
-from tessera.mig.names import resource_spelling
+from tessera.mig.names import plain_profile, resource_spelling
 
 
 class RequestKind:
@@ -223,7 +223,7 @@ class Slices(RequestKind):
         resources = self._state.cards.get(node)
         if resources is None:
             return frozenset()
-        return resources.profiles.union(*self._state.inventory.names.get(node, {}).values())
+        return resources.profiles.union(*map(dict, self._state.inventory.names.get(node, {}).values()))
 
     def adopt(self, pod: PodInfo) -> Allocation | None:
         """Returns the slices that the node's agent reports for a pod without an allocation.
@@ -238,7 +238,7 @@ class Slices(RequestKind):
         if resources is None or self._state.allocations.of(pod.uid):
             return None
         slices = reported_slices(resources, pod.uid)
-        if sorted(resource_spelling(each.profile) for each in slices) != sorted(pod.profiles):
+        if sorted(resource_spelling(each.profile) for each in slices) != sorted(map(plain_profile, pod.profiles)):
             return None
         found = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts, kind=pod.kind)
         return found if self._state.inventory.adopt_foreign(found) else None

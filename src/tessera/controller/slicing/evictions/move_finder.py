@@ -240,8 +240,8 @@ class _Search:
 
 
 def can_move(pod: PodInfo) -> bool:
-    """True if a pod may move for some waiting pod, as far as the pod itself says."""
-    if not pod.movable or not pod.owner or pod.gang is not None or len(pod.profiles) != 1:
+    """True if a pod may move for some waiting pod, as far as the pod itself says, and its claim if it names a place."""
+    if not pod.movable or not pod.owner or pod.gang is not None or len(pod.profiles) != 1 or " " in pod.profiles[0]:
         return False
     return bool(pod.node and pod.started) and not (pod.unstarted or pod.finished or pod.terminating)
 

@@ -19,7 +19,7 @@ from tessera.controller.slicing.state.reservation import HORIZON, INHERITED, RES
 from tessera.controller.slicing.state.reservation_rules import make_holds, overlap, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.resources import Wire
-from tessera.mig.names import resource_spelling
+from tessera.mig.names import plain_profile, resource_spelling
 from tessera.placement.cards import SPARE_OF
 
 #: Most pods with recorded reservations that a new controller takes over, those of gangs each by itself. 16 gangs have
@@ -137,7 +137,7 @@ def _adopt(
         pod is None
         or uid not in state.waiting
         or not pod.is_held
-        or sorted(resource_spelling(one.profile) for one in entry.slices) != sorted(pod.profiles)
+        or sorted(resource_spelling(one.profile) for one in entry.slices) != sorted(map(plain_profile, pod.profiles))
     ):
         return None
     key = f"{entry.pod_ref.namespace}/{entry.pod_ref.name}"

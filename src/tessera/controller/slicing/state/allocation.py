@@ -52,7 +52,7 @@ from tessera.api.instaslice import (
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.objects.pod_info import SLICES, KindOfRequest, PodInfo, Record
 from tessera.controller.objects.resource_amounts import Amounts, format_amount
-from tessera.mig.names import parse_profile_name
+from tessera.mig.names import parse_profile_name, plain_profile
 
 #: The owner of slices that wait for their end, where a new controller finds only their result: it names no pod.
 DELETED_POD = "a deleted pod"
@@ -234,7 +234,7 @@ def _single_profile(pod: PodInfo | None) -> str:
     if pod is None or len(pod.profiles) != 1:
         return ""
     try:
-        return str(parse_profile_name(pod.profiles[0]))
+        return str(parse_profile_name(plain_profile(pod.profiles[0])))
     except ValueError:  # no card has such a slice
         return ""
 

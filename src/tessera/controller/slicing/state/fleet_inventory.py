@@ -7,6 +7,7 @@ record claims counts as occupied.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -16,9 +17,11 @@ from tessera.api.nodes.node_cards import CardGeometries
 from tessera.controller.objects.pod_info import SLICES, KindOfRequest
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.mig.geometry import Geometry
-from tessera.mig.names import is_device_profile
+from tessera.mig.names import plain_profile
 from tessera.placement.fleet import CardPlacement, Fleet, PlaceOccupied, UnknownCard
 
+#: By UUID of a card its names, each with first memory slots; empty for all.
+CardNames = Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]]
 #: Owner, in the fleet, of slots that are occupied without an allocation.
 FOREIGN = "a slice that no record of Tessera explains"
 
@@ -38,16 +41,14 @@ class FleetInventory:
         #: By kind of request and node, the cards that the kind has put there; none is empty.
         self._cards: dict[tuple[str, NodeName], Mapping[str, Geometry]] = {}
         self.geometries = CardGeometries()
-        #: By node and UUID of a whole card, further names of its profile, by which requests choose it.
-        self.names: dict[NodeName, Mapping[str, tuple[str, ...]]] = {}
+        #: By node and UUID of a card, further names of its profiles, with the starts that requests choose by them.
+        self.names: dict[NodeName, CardNames] = {}
         #: By node and UUID, the values of cards that demands compare (:attr:`.FleetNode.values`).
         self.values: dict[NodeName, Mapping[str, Mapping[str, str]]] = {}
         #: Nodes whose names or values have changed since their cards were put.
         self.renamed: set[NodeName] = set()
 
-    def name_cards(
-        self, node: NodeName, names: Mapping[str, tuple[str, ...]], values: Mapping[str, Mapping[str, str]]
-    ) -> bool:
+    def name_cards(self, node: NodeName, names: CardNames, values: Mapping[str, Mapping[str, str]]) -> bool:
         """Sets the further names and the values of a node's cards, from its next :meth:`rebuild` on; False if equal."""
         if names == self.names.get(node, {}) and values == self.values.get(node, {}):
             return False
@@ -162,11 +163,16 @@ class FleetInventory:
         return True
 
 
-def _named(geometry: Geometry, names: tuple[str, ...]) -> Geometry:
-    row = geometry.profiles[0]
-    if not names or not is_device_profile(row.name):
-        return geometry
-    return msgspec.structs.replace(geometry, profiles=(msgspec.structs.replace(row, aliases=names),))
+@lru_cache(maxsize=1024)
+def _named(geometry: Geometry, names: tuple[tuple[str, tuple[int, ...]], ...]) -> Geometry:
+    """Returns the geometry of a card with its names; alike cards share it."""
+    rows = ((name, geometry.find(plain_profile(name)), starts) for name, starts in names)
+    choices = [
+        msgspec.structs.replace(row, name=row.name + name[len(plain_profile(name)) :], starts=kept, aliases=())
+        for name, row, starts in rows
+        if row is not None and (kept := tuple(each for each in row.starts if not starts or each in starts))
+    ]
+    return msgspec.structs.replace(geometry, choices=tuple(choices)) if choices else geometry
 
 
 def _placement(node: NodeName, item: Slice) -> CardPlacement:

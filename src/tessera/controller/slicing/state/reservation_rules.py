@@ -16,7 +16,7 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import QueueKey
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import is_of_a_model
-from tessera.mig.names import is_device_profile, parse_profile_name, resource_spelling
+from tessera.mig.names import is_device_profile, parse_profile_name, plain_profile, resource_spelling
 from tessera.placement.batch import unknown_profile
 from tessera.placement.fleet import UnknownCard
 from tessera.placement.reserved_slots import Hold
@@ -258,7 +258,7 @@ def _gib(profile: str, geometry: Geometry | None = None) -> int:
         row = geometry.find(profile) if geometry is not None else None
         return row.memory_gb if row is not None else 0
     try:
-        return parse_profile_name(profile).memory_gb
+        return parse_profile_name(plain_profile(profile)).memory_gb
     except ValueError:
         return 0
 
