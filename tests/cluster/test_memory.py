@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.support import slicer_cluster
 from tests.support.process_heaps import MODULES, process_heaps, walk
+from tests.support.tasks import running_tasks
 
 from tessera.controller.slicing.slicer import Slicer
 from tessera.dashboard.feed import FeedGroup
@@ -113,10 +114,10 @@ def test_what_is_kept_of_pods_is_bounded(
         soak = Soak(lab)
         async with page(lab) as shown:
             await soak.reach(first)
-            before, tasks, pods = process_heaps({"page": shown}), len(asyncio.all_tasks()), soak.pods
+            before, tasks, pods = process_heaps({"page": shown}), len(running_tasks()), soak.pods
             await soak.reach(second)
             after = process_heaps({"page": shown})
-            assert len(asyncio.all_tasks()) <= tasks + 2
+            assert len(running_tasks()) <= tasks + 2
         assert before.keys() == after.keys()
         assert {name.split("-")[1] for name in after if "-" in name} == {"controller", "webhook", "agent"}
         for name, heap in after.items():

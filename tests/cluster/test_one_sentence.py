@@ -1,10 +1,10 @@
 """At one time `tessera why`, `tessera queue`, live page, condition and event of a pod say the same sentence."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
+from tests.support.tasks import running_tasks
 from tests.support.virtual_lab import InLab, manifest
 
 from tessera.access.agent_pages import FleetUsage
@@ -29,7 +29,7 @@ Lab = Any
 
 def page_of_controller() -> QueuePage:
     """The page as it is served; a controller's page needs sockets, which the lab on virtual time has not."""
-    coroutines: list[Any] = [each.get_coro() for each in asyncio.all_tasks()]
+    coroutines: list[Any] = [each.get_coro() for each in running_tasks()]
     found = [each.cr_frame.f_locals.get("self") for each in coroutines if each.cr_frame is not None]
     (task,) = {each for each in found if isinstance(each, QueueTask) and each.page.pods}
     return decode_page(encode_page(task.page))

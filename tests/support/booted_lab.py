@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from tests.support.tasks import keep_tasks
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.names import is_on_demand
@@ -113,6 +114,7 @@ class BootedLab:
         sys.stdout.flush()
         sys.stderr.flush()
         reader, writer = os.pipe()
+        keep_tasks(self._loop)
         fork = os.fork()
         if fork == 0:
             self._become(scenario, writer)

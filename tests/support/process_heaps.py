@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from tests.support.tasks import running_tasks
+
 from tessera_lab.installation.process_logs import container_in
 
 _SHARED = (type, ModuleType, CodeType, Context, asyncio.AbstractEventLoop)
@@ -49,7 +51,7 @@ def process_heaps(others: Mapping[str, object]) -> dict[str, Heap]:
     """
     gc.collect()
     roots: dict[str, list[object]] = {name: [root] for name, root in others.items()}
-    for task in asyncio.all_tasks():
+    for task in running_tasks():
         for context in (each for each in gc.get_referents(task) if isinstance(each, Context)):
             container = container_in(context)
             if container is not None:
