@@ -284,6 +284,14 @@ def test_where_cards_meet(whole: SimulatedMachine) -> None:
     )
 
 
+@pytest.mark.parametrize("count", range(1, 11))
+def test_cards_that_meet_below_a_processor_are_on_its_node(count: int) -> None:
+    machine = SimulatedMachine(f"{count}xA100-40GB", seed="n")
+    for one, other in combinations(machine.uuids(), 2):
+        is_beside = machine.place(one).numa_node == machine.place(other).numa_node
+        assert is_beside == (machine.common_ancestor(one, other) < 50)
+
+
 def test_where_cards_meet_is_told_alike(real: RealNvml, machine: SimulatedMachine) -> None:
     one, two = machine.uuids()
     assert real.common_ancestor(one, two) == machine.common_ancestor(one, two) == 20

@@ -135,15 +135,19 @@ def has_encoders(card: SimCard) -> bool:
 def common_ancestor(card: SimCard, other: SimCard, cards: int) -> int:
     """Returns the level of the PCIe tree at which two cards of a machine meet, as ``nvmlGpuTopologyLevel_t``.
 
-    As on boards of eight with two processors: two neighbours below the same PCIe switches, the cards of either half at
+    As on boards of eight with two processors: two neighbours below the same PCIe switches, the pairs of either half at
     one processor.
     """
     if card.index == other.index:
         return 0
     if card.index // 2 == other.index // 2:
         return 20
-    half = max(-(-cards // 2), 1)
-    return 40 if card.index // half == other.index // half else 50
+    return 40 if _processor(card, cards) == _processor(other, cards) else 50
+
+
+def _processor(card: SimCard, cards: int) -> int:
+    pairs = -(-cards // 2)
+    return min(card.index // 2 // max(-(-pairs // 2), 1), 1)
 
 
 #: CPUs of either half of a simulated machine: as on DGX H100 with two processors of 56 cores and 112 threads.
@@ -152,8 +156,7 @@ _CPUS = ("0-55,112-167", "56-111,168-223")
 
 def place_of(card: SimCard, cards: int) -> PciPlace:
     """Returns the place of a card by the rule of :func:`common_ancestor`: two neighbours below one root complex."""
-    half = max(-(-cards // 2), 1)
-    bus, node = card.index // 2, min(card.index // half, 1)
+    bus, node = card.index // 2, _processor(card, cards)
     address = card.pci_bus_id[4:].lower()
     port = card.index % 2 + 1
     bridges = (f"0000:{bus:02x}:01.0", f"0000:{bus:02x}:0{port}.1", f"0000:{bus:02x}:0{port}.2")
