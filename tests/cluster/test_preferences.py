@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.test_inheritance import served
+from tests.cluster.test_why import why
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.controller.cluster.storage import BIND_COMPLETED
@@ -85,6 +86,12 @@ def test_a_pod_of_kserve_runs_on_a_node_of_its_group_that_has_the_model(in_lab: 
         body["metadata"]["labels"] = {"internal.serving.kserve.io/localmodel": "llama"}
         body["spec"]["volumes"] = [{"name": "model", "persistentVolumeClaim": {"claimName": "llama-workers"}}]
         await lab.client.create(PODS.as_dicts(), body, "default")
-        await lab.until(lambda: lab.node_of("pod") == "node-2", "the pod is where its model is")
+        await lab.running("pod")
+        assert lab.node_of("pod") == "node-2"
+        (told,) = (await why(lab, "pod")).answers
+        assert "it prefers nodes with the cached model llama (KServe) (weight 100): met" in told.facts
+        await lab.client.delete(LOCAL_MODEL_NODES, "node-2")
+        (told,) = (await why(lab, "pod")).answers
+        assert not [each for each in told.facts if "KServe" in each]
 
     in_lab(scenario, "1xA100-40GB,1xA100-40GB")

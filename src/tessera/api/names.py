@@ -34,6 +34,8 @@ SCRAPE_ANNOTATION = "prometheus.io/scrape"
 MOVABLE_ANNOTATION = "tessera.dev/movable"
 #: A pod that lends its slice to the pod that owns it, from the next start of that pod's container on: its name.
 LENDS_ANNOTATION = "tessera.dev/lends-to"
+#: Label by KServe: the LocalModelCache with a pod's model (``pkg/constants/constants.go``).
+MODEL_LABEL = "internal.serving.kserve.io/localmodel"
 #: On a pod, ``"true"``: it only keeps room, and ends when a pod of higher priority waits for its slices or cards.
 YIELDS_ANNOTATION = "tessera.dev/yields"
 #: Annotation of a pod: what happens to the slots of an old pod of its Deployment when this one has no room.

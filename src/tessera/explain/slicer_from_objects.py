@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.queues import Queue
+from tessera.controller.cluster.storage import NodeModels
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import CLAIMS, read_pod
 from tessera.controller.slicing.slicer import KINDS, Slicer
@@ -20,6 +21,7 @@ from tessera.controller.slicing.state.events import (
     QueueObserved,
     RecordObserved,
     RecordsListed,
+    StorageObserved,
     TimePassed,
 )
 from tessera.kube.resources import Namespace, Node, Pod
@@ -41,6 +43,7 @@ def slicer_from_objects(
     queues: Iterable[Queue] = (),
     last_gates: frozenset[str] = frozenset(),
     claims: "ClaimObjects | None" = None,
+    models: Iterable[NodeModels] = (),
 ) -> Slicer:
     """Returns the slicer that follows from stored objects, after all waiting pods were planned once.
 
@@ -54,6 +57,7 @@ def slicer_from_objects(
         queues: the Queue objects, with the use that their status records.
         last_gates: gates whose owners exist in the cluster and go after Tessera.
         claims: what decides on ResourceClaims; None to plan for no pods with claims.
+        models: the models that KServe has brought to nodes.
     """
     slicer = Slicer(reads=True, kinds=(*KINDS, *_kinds_of(claims)))
     slicer.handle(TimePassed(now, now))
@@ -67,6 +71,8 @@ def slicer_from_objects(
         slicer.handle(QueueObserved(queue))
     for node in nodes:
         slicer.handle(NodeObserved(read_node(node)))
+    for found in models:
+        slicer.handle(StorageObserved(found, deleted=False))
     if claims is not None:
         for each in (*claims.classes, *claims.slices, *claims.claims):
             slicer.handle(RecordObserved(CLAIMS.name, each))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from tessera.api.names import MODEL_LABEL
 from tessera.api.pods.size_limits import selector_values
 from tessera.controller.objects.pod_constraints import (
     NAME_FIELD,
@@ -26,9 +27,8 @@ SPREAD_WEIGHT = 100
 #: Label of Fluid's nodes with a worker of a dataset, ``fluid.io/s-NAMESPACE-NAME: "true"``; from so many characters on
 #: it is a hash (Fluid, ``pkg/utils/label.go``).
 _FLUID_WORKER, _FLUID_LABEL = "fluid.io/s-", 63
-#: Labels by KServe: the LocalModelCache with a pod's model; or the LocalModelNamespaceCache, and its namespace.
-_MODEL = "internal.serving.kserve.io/localmodel"
-_MODEL_NAMESPACE = f"{_MODEL}-namespace"
+#: Label by KServe: the namespace, if a LocalModelNamespaceCache has a pod's model.
+_MODEL_NAMESPACE = f"{MODEL_LABEL}-namespace"
 #: Most preferences of one kind that count, the first ones.
 PREFERENCES = 16
 
@@ -83,7 +83,7 @@ def model_preferences(labels: Labels, models: Mapping[str, Container[str]]) -> I
         models: by node, the models that it has.
     """
     found = dict(labels)
-    namespace, name = found.get(_MODEL_NAMESPACE), found.get(_MODEL, "")
+    namespace, name = found.get(_MODEL_NAMESPACE), found.get(MODEL_LABEL, "")
     model = f"{namespace}/{name}" if namespace else name
     if nodes := tuple(sorted(node for node, has in models.items() if model in has)):
         test = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=nodes)
