@@ -28,8 +28,7 @@ from tessera.clock import SystemClock
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS, CoreEvent, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer, InformerGroup
-from tessera.nvml.attributes import CardAttributes
-from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.interface import CardAttributes, GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
 from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

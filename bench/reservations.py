@@ -27,8 +27,7 @@ from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.node_info import NodeInfo
-from tessera.controller.objects.owners import Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     InstasliceObserved,

@@ -16,7 +16,7 @@ from tessera.api.sharing.profile import MigStrategy
 from tessera.cli.install.apply import OPTIONAL, optional_resource
 from tessera.cli.install.manifests import CONFIG_ROLE, InstallChoices, Manifest
 from tessera.cli.install.operator_process import operated_objects
-from tessera.cli.install.option_files import FILES
+from tessera.cli.install.ownership import FILES
 from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS

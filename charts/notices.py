@@ -9,7 +9,7 @@ from typing import Any
 
 from tessera.gpu_operator.fields import without_effect as reasons
 from tessera.gpu_operator.fields.keys import DROPPED, FLAG, SWITCHES, UNKNOWN, VALUES, Leaf, Shape
-from tessera.gpu_operator.fields.notices import MANAGER_FOLLOWED, PLUGIN_FOLLOWED
+from tessera.gpu_operator.fields.without_effect import MANAGER_FOLLOWED, PLUGIN_FOLLOWED
 from tessera.gpu_operator.policies.chart_defaults import DRIVER_ROOT
 
 

@@ -22,14 +22,12 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
-from tessera.driver.nodes.node_facts import read_node_facts
+from tessera.driver.nodes.node_facts import RECORD_ANNOTATION, read_node_facts
 from tessera.driver.nodes.pod_facts import read_node_pods
-from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterSnapshot
 from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
-from tessera.driver.rollout.node_view import DesiredDriver
-from tessera.driver.rollout.node_view_reader import read_node_view
+from tessera.driver.rollout.node_view import DesiredDriver, read_node_view
 from tessera.kube.client.codec import ChangeLine, Codec
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent

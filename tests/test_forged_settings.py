@@ -29,9 +29,8 @@ from tessera.api.sharing.devices import GpuDescription
 from tessera.api.sharing.profile import MigStrategy
 from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
-from tessera.driver.nodes.upgrade_record import parse_upgrade_record, referenced_sets
-from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
-from tessera.driver.policies.policy_watcher import decode_policies
+from tessera.driver.nodes.node_facts import parse_upgrade_record, referenced_sets
+from tessera.driver.policies.policy_selection import PolicyObjects, decode_policies, select_policy
 from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.limits.messages import CONDITION_MESSAGE

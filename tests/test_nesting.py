@@ -50,7 +50,6 @@ def test_one_level_too_many_is_refused_on_every_python(levels: int, begin: str, 
 OWN = {
     "doctor/manifests.py",
     "cli/base/grammar.py",
-    "cli/base/jsonpath.py",
     "api/documents.py",
     "kube/client/codec.py",
     "nesting.py",

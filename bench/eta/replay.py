@@ -11,8 +11,8 @@ from bench.eta.traces import Job
 from tessera.api.names import PodUid
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.state.reservation_rules import reservations_before
+from tessera.forecast.past_times import quantile
 from tessera.forecast.queue_page import QueuedPod
-from tessera.forecast.survival import quantile
 
 #: Waits of one size from which the simple estimates are made.
 LAST = 20

@@ -13,8 +13,8 @@ from tessera.accept.checks import CHECKS, CheckResult, Status, judge_all, result
 from tessera.accept.facts import Facts, NodeFacts
 from tessera.accept.figures import SHARE_OF_MEDIAN, SHARES
 from tessera.accept.machine_files import MachineFiles
-from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import UnknownNvmlError
+from tessera.nvml.interface import NvLink
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.boards import DEFAULT_ATTRIBUTES
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

@@ -19,9 +19,8 @@ from tessera.agent.simulated.driver import SimulatedPreflight
 from tessera.api.nodes.preflights import CardPreflight, Preflight
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_product
-from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import UnknownNvmlError
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import GpuUuid, NvLink
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 EFFORT = Effort(memory_share=1.0, chunk=4096, rows=64, copy=4096, repeats=2)

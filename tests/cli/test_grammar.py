@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from tests.cli.objects import Objects, encoded, objects, serving
 from tests.support.terminal import on_terminal
 
-from tessera.cli.base.grammar import Output
-from tessera.cli.base.jsonpath import render
+from tessera.cli.base.grammar import Output, render
 from tessera.cli.main import PROCESSES, main, tessera
 from tessera.mig.names import nvml_spelling
 

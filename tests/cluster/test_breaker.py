@@ -2,8 +2,7 @@
 
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.nvml.attributes import CardAttributes
-from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.interface import CardAttributes, GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
 
 NODES = tuple(f"node-{number}" for number in range(1, 6))

@@ -12,9 +12,9 @@ from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, boot, node, 
 from tests.support.booted_lab import BootedLabs
 
 from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverPhase, DriverStatus
-from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
+from tessera.driver.nodes.node_facts import REQUESTED_ANNOTATION
 from tessera.driver.resolution import Outcome
-from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP, read_failures
+from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP, read_failures
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node
 from tessera.kube.resources.meta import Resource

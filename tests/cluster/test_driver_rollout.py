@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.fleet import BAD, NEW, OLD, SECOND_KERNEL, Fleet, play
 
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL
-from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
+from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.kube.resources import CONFIGMAPS, NODES
 
 

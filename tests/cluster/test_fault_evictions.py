@@ -11,8 +11,7 @@ from tessera.api.names import GPU_CONDITION
 from tessera.api.nodes.preflights import decode_tests
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.kube.resources import CONFIGMAPS, PODS
-from tessera.nvml.attributes import CardAttributes
-from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.interface import CardAttributes, GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
 
 #: More writes of the controller, and NVML calls of the agent, than the whole story has; the test proves that they are.

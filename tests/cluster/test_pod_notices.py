@@ -8,8 +8,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import GPU_CONDITION
 from tessera.kube.resources import Condition
-from tessera.nvml.attributes import CardAttributes
-from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.interface import CardAttributes, GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
 
 SHARES = {

@@ -12,9 +12,8 @@ from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES
 from tessera.nvml.errors import UnknownNvmlError
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord, Span, node_phases, span_seconds
 from tessera.provisioning.options import STARTUP_TAINT
-from tessera.provisioning.phases import Span, node_phases, span_seconds
 
 M = Milestone
 Play = Callable[..., None]

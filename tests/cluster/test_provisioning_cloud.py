@@ -13,9 +13,8 @@ from tessera.doctor.manifests import deploy_folder
 from tessera.driver.resolution import Outcome
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
-from tessera.provisioning.milestones import Milestone
+from tessera.provisioning.milestones import Milestone, node_phases
 from tessera.provisioning.options import DEADLINE, STARTUP_TAINT
-from tessera.provisioning.phases import node_phases
 from tessera.provisioning.startup.deadline import EXTENDED
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers

@@ -18,7 +18,7 @@ from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Alloca
 from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.explain.card_map import cards_of
 from tessera.kube.resources import EVENTS, NODES
-from tessera.nvml.attributes import ComputeMode
+from tessera.nvml.interface import ComputeMode
 from tessera.observe.cluster_reading import read_cluster
 from tessera.provisioning.node_readiness import missing_offer
 from tessera_lab.activity.lab_cards import LabCards

@@ -9,8 +9,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.doctor.manifests import deploy_folder
 from tessera.kube.resources import DAEMONSETS
-from tessera.nvml.attributes import CardAttributes, ComputeMode
-from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.interface import CardAttributes, ComputeMode, GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
 from tessera_lab.installation.install import apply_manifests
 

@@ -25,7 +25,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.resources.meta import resource_for
-from tessera.nvml.attributes import ComputeMode
+from tessera.nvml.interface import ComputeMode
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes

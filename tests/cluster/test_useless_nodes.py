@@ -9,8 +9,7 @@ import pytest
 from tests.cluster.autoscaled import GROUPS, WHOLE, autoscaled, made
 from tests.cluster.new_nodes import Nodes
 
-from tessera.api.nodes.node_groups import NEW_NODE_REASON
-from tessera.api.nodes.node_pauses import NO_HELP_REASON
+from tessera.api.nodes.node_groups import NEW_NODE_REASON, NO_HELP_REASON
 from tessera.explain.asked_object import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES

@@ -23,7 +23,7 @@ from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.explain.fleet_map import map_fleet
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import EVENTS, NAMESPACES
-from tessera.nvml.attributes import ComputeMode
+from tessera.nvml.interface import ComputeMode
 from tessera.observe.cluster_reading import ClusterReading, read_cluster
 from tessera.observe.usage_rows import lease_rows
 from tessera.provisioning.node_readiness import missing_offer, offers_gpus

@@ -17,13 +17,13 @@ from tessera.api.nodes.node_marks import AGENT_CONDITIONS
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.driver.coverage.next_kernels import CoverageMetrics
-from tessera.driver.nodes import upgrade_record
+from tessera.driver.nodes import node_facts
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.gpu_operator.policies import driver_policy, policy_status
 from tessera.observe.record_player import DECIDERS
-from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import STARTUP_TAINT
+from tessera.provisioning.recording import ProvisioningMetrics
 from tessera.provisioning.startup.deadline import BLOCKING
 from tessera.webhook.base import WebhookMetrics
 
@@ -123,18 +123,18 @@ def test_a_page_has_every_metric_label_and_annotation_of_drivers() -> None:
     names = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
     names |= {
         value
-        for module in (driver_policy, driver_status, upgrade_record)
+        for module in (driver_policy, driver_status, node_facts)
         for name, value in vars(module).items()
         if _is_key(name)
     }
     names |= {getattr(policy_status, name) for name in ("WITHOUT_EFFECT", "WITHOUT_DRIVER")}
     names |= {
-        each.value for kind in (upgrade_record.UpgradeState, driver_status.DriverPhase) for each in kind if each.value
+        each.value for kind in (node_facts.UpgradeState, driver_status.DriverPhase) for each in kind if each.value
     }
     assert len(names) > 30
     unsaid = {name for name in names if f"`{name}" not in text} - {
-        upgrade_record.ENABLED_ANNOTATION,
-        upgrade_record.INITIAL_ANNOTATION,
+        node_facts.ENABLED_ANNOTATION,
+        node_facts.INITIAL_ANNOTATION,
     }
     assert unsaid == set()
 

@@ -23,9 +23,8 @@ from tessera.dra.node_devices import (
 from tessera.dra.pool_reader import read_pools
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.slice_writer import SlicePlan, dropped_fields, plan_slices
-from tessera.mig.geometry import Engines, Placement
+from tessera.mig.geometry import Engines, Placement, occupancy_of
 from tessera.mig.models import MODELS, model_by_short_name
-from tessera.mig.occupancy import occupancy_of
 from tessera_lab.apiserver.kinds.slice_rules import default_slice, validate_slice, validate_slice_update
 from tessera_lab.scheduler.state.claim_cache import read_holdings
 

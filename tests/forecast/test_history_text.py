@@ -20,8 +20,15 @@ from tessera.forecast.lives import (
     LifeHistory,
     life_kind,
 )
-from tessera.forecast.past_times import START_IMAGES, START_SAMPLES, WAIT_SAMPLES, WAIT_SIZES, StartTimes, WaitHistory
-from tessera.forecast.survival import HUNDRED_YEARS
+from tessera.forecast.past_times import (
+    HUNDRED_YEARS,
+    START_IMAGES,
+    START_SAMPLES,
+    WAIT_SAMPLES,
+    WAIT_SIZES,
+    StartTimes,
+    WaitHistory,
+)
 
 KINDS = st.sampled_from([life_kind(f"team-{n}", kind, ["1g.5gb"]) for n in range(3) for kind in ("Job", "")])
 EVENTS = st.lists(st.tuples(KINDS, st.floats(0, 1e7), st.floats(1e9, 2e9)), max_size=40)

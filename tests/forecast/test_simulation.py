@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.forecast.simulation import RoomSearch, Simulation, StartForecast
-from tessera.forecast.situation import Holder, LifeEstimate, Situation, Waiter
-from tessera.forecast.survival import SurvivalCurve
+from tessera.forecast.past_times import SurvivalCurve
+from tessera.forecast.simulation import Holder, LifeEstimate, RoomSearch, Simulation, Situation, StartForecast, Waiter
 from tessera.mig.models import model_by_short_name
 from tessera.placement.card_table import CardTable
 from tessera.placement.node_fit import divide_over_cards

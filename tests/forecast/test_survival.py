@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.forecast.survival import SurvivalCurve, quantile
+from tessera.forecast.past_times import SurvivalCurve, quantile
 
 AGES = st.floats(1, 1e6)
 

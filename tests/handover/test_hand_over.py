@@ -11,8 +11,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import QUEUE_LABEL, NodeName, PodUid, resource_of
 from tessera.controller.leadership.informers import unknown_owners
-from tessera.controller.objects.owners import Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests

@@ -18,8 +18,7 @@ from tessera.api.names import NodeName
 from tessera.clock import rfc3339
 from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.objects.node_info import AgentState
-from tessera.controller.objects.owners import Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.instructions import Evict, Write
 from tessera.handover.progress import RESTARTS

@@ -12,9 +12,8 @@ from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.node_info import AgentState
-from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_constraints import NodeConstraints
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before

@@ -11,7 +11,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.queues import read_queue
 from tessera.cli.queue import Queues, lines_of
-from tessera.controller.objects.owners import Workload
+from tessera.controller.objects.pod_info import Workload
 from tessera.explain.kueue_rows import KueueRows
 from tessera.handover.spare_sizes import AUTO_MOST, SpareDemand, cheapest
 from tessera.limits.planning import SPARE_SLICES

@@ -13,8 +13,7 @@ from tessera.api.pods.gangs import Gang
 from tessera.cli.queue import Queues, lines_of
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners
-from tessera.controller.objects.owners import Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import PodDeleted
 from tessera.controller.slicing.state.instructions import ReportQueue

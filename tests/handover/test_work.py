@@ -8,8 +8,7 @@ from typing import Any
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.controller.objects.owners import Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.slicer import Slicer
 from tessera.handover.satellite import HandOverSatellite
 

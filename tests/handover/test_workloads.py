@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.webhook.conftest import Lab, in_lab
 
-from tessera.controller.objects.owners import Owner, Workload
+from tessera.controller.objects.pod_info import Owner, Workload
 from tessera.handover.workloads import GROUP_SIZE, WorkloadReader
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CLONE_SETS, CRDS, REPLICASETS, STATEFULSETS

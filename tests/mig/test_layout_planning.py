@@ -9,10 +9,9 @@ from tests.support.cost import count_calls
 from tests.support.mig_enumeration import layouts, multisets
 from tests.support.searching import examples
 
-from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.geometry import Geometry, Placement, occupancy_of
 from tessera.mig.layout_planning import Infeasible, is_feasible, list_packings, max_memory_gb_of_layout, plan_layout
 from tessera.mig.models import MODELS, model_by_short_name
-from tessera.mig.occupancy import occupancy_of
 
 A100 = model_by_short_name("A100-40GB").geometry
 RTX = model_by_short_name("RTX-PRO-6000").geometry

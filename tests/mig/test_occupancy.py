@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mig_enumeration import layouts
 
-from tessera.mig.geometry import Placement
-from tessera.mig.models import model_by_short_name
-from tessera.mig.occupancy import (
+from tessera.mig.geometry import (
+    Placement,
     find_conflict,
     free_placements,
     free_slots,
@@ -16,6 +15,7 @@ from tessera.mig.occupancy import (
     placement_mask,
     usable_slots,
 )
+from tessera.mig.models import model_by_short_name
 
 A100 = model_by_short_name("A100-40GB").geometry
 LAYOUTS = layouts(A100)

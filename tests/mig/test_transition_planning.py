@@ -10,10 +10,9 @@ from tests.support.cost import count_calls
 from tests.support.mig_enumeration import Multiset, layouts, multisets
 from tests.support.searching import examples
 
-from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.geometry import Geometry, Placement, occupancy_of
 from tessera.mig.layout_planning import HeldInstance, Infeasible, Transition, TransitionAction, plan_transition
 from tessera.mig.models import MODELS, model_by_short_name
-from tessera.mig.occupancy import occupancy_of
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry

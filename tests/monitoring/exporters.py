@@ -35,8 +35,8 @@ from tessera.driver.rollout.fleet import RolloutDecision, UpgradeCounts
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
+from tessera.provisioning.recording import ProvisioningMetrics
 from tessera.provisioning.startup.deadline import BLOCKING
 from tessera.webhook.base import VERDICTS, WebhookMetrics
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mig_enumeration import layouts, multisets
 
-from tessera.mig.geometry import Placement
+from tessera.mig.geometry import Placement, free_starts, occupancy_of
 from tessera.mig.models import model_by_short_name
-from tessera.mig.occupancy import free_starts, occupancy_of
-from tessera.placement.card_table import CardTable, add_profile
+from tessera.placement.card_table import CardTable
+from tessera.placement.state_costs import add_profile
 
 A100 = model_by_short_name("A100-40GB").geometry
 LAYOUTS = layouts(A100)

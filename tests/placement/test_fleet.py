@@ -11,9 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from tests.support.mig_enumeration import layouts
 from tests.support.searching import examples
 
-from tessera.mig.geometry import Geometry
+from tessera.mig.geometry import Geometry, occupancy_of
 from tessera.mig.models import model_by_short_name
-from tessera.mig.occupancy import occupancy_of
 from tessera.placement.cards import Hold
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, PlaceOccupied, UnknownCard

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mig_enumeration import layouts
 
+from tessera.mig.geometry import free_starts
 from tessera.mig.models import model_by_short_name
-from tessera.mig.occupancy import free_starts
-from tessera.placement.card_table import CardTable, StateCosts
+from tessera.placement.card_table import CardTable
 from tessera.placement.cards import CardPlacement
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import Fleet
 from tessera.placement.moves import MoveRules, Room, make_room, weigh
 from tessera.placement.plan import plan
+from tessera.placement.state_costs import StateCosts
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry

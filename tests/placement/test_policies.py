@@ -5,8 +5,9 @@ from bench.rivals import POLICIES, WeightedFragmentation, blocked_windows
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.card_table import CardTable
+from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.plan import Demand, plan
+from tessera.placement.plan import plan
 
 A100 = model_by_short_name("A100-40GB").geometry
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord
-from tessera.provisioning.phases import (
+from tessera.provisioning.milestones import (
     ORDER,
+    Milestone,
+    ProvisioningRecord,
     Remaining,
     Span,
     current_phase,

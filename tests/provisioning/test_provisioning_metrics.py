@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tessera.provisioning.metrics import METRIC_COMBINATIONS, ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
+from tessera.provisioning.recording import METRIC_COMBINATIONS, ProvisioningMetrics
 
 M = Milestone
 PHASE = "tessera_provisioning_phase_seconds"

@@ -26,9 +26,9 @@ from tessera.provisioning.history import (
     decode_record,
     decode_workload,
 )
-from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
+from tessera.provisioning.recording import ProvisioningMetrics
 from tessera.provisioning.satellite import Provisioning
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -8,12 +8,10 @@ from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import NAMESPACE, Lab, in_lab
 
 from tessera.api.names import NodeName
-from tessera.api.nodes.node_groups import parse_node_groups
-from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, pause_text
+from tessera.api.nodes.node_groups import NO_HELP_REASON, Pause, parse_node_groups, pause_text
 from tessera.controller.slicing.cycle import take_in
 from tessera.kube.resources import EVENTS
-from tessera.scale_up.node_requests import PlaceholderPods
-from tessera.scale_up.placeholders import pod_spec
+from tessera.scale_up.node_requests import PlaceholderPods, pod_spec
 
 GROUP = """
 groups:

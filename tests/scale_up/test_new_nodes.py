@@ -18,7 +18,7 @@ from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, To
 from tessera.mig.layout_planning import is_feasible
 from tessera.scale_up import new_nodes
 from tessera.scale_up.new_nodes import SCALE_UP_PODS, NewNodes, least_amounts
-from tessera.scale_up.pace import PART
+from tessera.scale_up.patterns import PART
 from tessera.scale_up.useless_nodes import Standing, request_kind
 
 ONE, THREE, SEVEN = "1g.5gb", "3g.20gb", "7g.40gb"

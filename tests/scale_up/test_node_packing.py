@@ -12,8 +12,7 @@ from tests.support.cost import most_calls_at_a_time
 
 from tessera.placement.step_budget import StepBudget
 from tessera.scale_up.node_packing import add, least_count, pack
-from tessera.scale_up.pace import PART, Pace
-from tessera.scale_up.patterns import Vector, copies, relax
+from tessera.scale_up.patterns import PART, Pace, Vector, copies, relax
 
 STEPS = 40_000
 

@@ -5,7 +5,7 @@ import pytest
 
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.kube.resources import Pod
-from tessera.scale_up.placeholders import (
+from tessera.scale_up.node_requests import (
     PASSED_HOSTS,
     asks_for_cards,
     can_exclude,

@@ -7,7 +7,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.kube.resources import PODS
-from tessera.scale_up.placeholders import is_placeholder
+from tessera.scale_up.node_requests import is_placeholder
 
 GROUP = """
 groups:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
-from tessera.api.nodes.node_pauses import FIRST_PAUSE, LONGEST_PAUSE, Pause
+from tessera.api.nodes.node_groups import FIRST_PAUSE, LONGEST_PAUSE, Pause
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources import Taint
 from tessera.scale_up.useless_nodes import (

@@ -7,8 +7,7 @@ A *layout* is a set of placed instances, the empty one included. It is *maximal*
 from collections import Counter
 from collections.abc import Iterable
 
-from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.occupancy import free_placements, occupancy_of
+from tessera.mig.geometry import Geometry, Placement, free_placements, occupancy_of
 
 Multiset = tuple[tuple[str, int], ...]
 """Profile names with counts above zero, sorted by name."""

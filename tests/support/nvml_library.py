@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import InvalidArgument, NotSupported, NvmlError, NvmlNotFound
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import ComputeMode, GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 NONE = 0xFFFFFFFF

@@ -1,7 +1,6 @@
 """Records of nodes and pods, for tests of what is made of them."""
 
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
-from tessera.provisioning.phases import ORDER
+from tessera.provisioning.milestones import ORDER, Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 
 M = Milestone
 

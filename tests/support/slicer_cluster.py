@@ -14,9 +14,8 @@ from tessera.api.queues import read_queue
 from tessera.controller.base import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.node_info import NodeDevices, NodeInfo
-from tessera.controller.objects.owners import Workload
 from tessera.controller.objects.pod_constraints import NodeConstraints
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import will_never_run
 from tessera.controller.slicing.state.events import (

@@ -3,9 +3,17 @@
 import pytest
 
 from tessera.errors import UserError
-from tessera.usage.prices import PRICE_LIST, read_prices
 from tessera.usage.record import HOUR, CardSeconds, LeaseSeconds, Period, UsageKey, UsageRecord
-from tessera.usage.report import NOT_STATED, CardHours, Grouping, UsageTotals, make_report, totals_of_record
+from tessera.usage.report import (
+    NOT_STATED,
+    PRICE_LIST,
+    CardHours,
+    Grouping,
+    UsageTotals,
+    make_report,
+    read_prices,
+    totals_of_record,
+)
 
 A100, H100 = "NVIDIA A100", "NVIDIA H100"
 START = 1_799_996_400

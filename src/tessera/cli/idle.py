@@ -106,7 +106,7 @@ def idle_rows(rows: Sequence["LeaseRow"], *, namespace: str | None, unknown: boo
 
 def idle_lines(usage: "Usage", *, namespace: str | None, unknown: bool) -> Iterator[str]:
     """The table of :func:`idle_rows`, or a sentence instead, and how many leases cannot be judged."""
-    from tessera.cli.base.table import table_lines
+    from tessera.cli.base.console import table_lines
     from tessera.cli.base.usage import device_of, gpu_hours, held_for, simulated_note
 
     yield from simulated_note(usage)

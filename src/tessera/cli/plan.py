@@ -157,6 +157,6 @@ def _draw_plan(model: str, geometry: "Geometry", plan: "tuple[Placement, ...]") 
 
 
 def _still_fit(geometry: "Geometry", plan: "tuple[Placement, ...]") -> list[str]:
-    from tessera.mig.occupancy import free_placements, occupancy_of
+    from tessera.mig.geometry import free_placements, occupancy_of
 
     return list(dict.fromkeys(each.profile for each in free_placements(geometry, occupancy_of(geometry, plan))))

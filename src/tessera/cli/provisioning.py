@@ -129,7 +129,7 @@ def _show(
     now: float,
 ) -> None:
     from tessera.clock import rfc3339
-    from tessera.provisioning.report.table import lines
+    from tessera.provisioning.report.summary import lines
 
     if output not in {"table", "wide"}:
         say_document(_drawing().draw(output, found, results, rfc3339(now), pods))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, own_namespace, report_errors
-from tessera.cli.base.console import say
+from tessera.cli.base.console import fit_terminal, say, table_lines
 from tessera.cli.base.grammar import (
     Output,
     namespace_options,
@@ -19,7 +19,6 @@ from tessera.cli.base.grammar import (
     watch_option,
 )
 from tessera.cli.base.live_picture import read_or_watch
-from tessera.cli.base.table import fit_terminal, table_lines
 from tessera.text import age, count_noun, one_line
 
 if TYPE_CHECKING:

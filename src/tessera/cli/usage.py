@@ -21,8 +21,7 @@ from tessera.text import percent
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client
-    from tessera.usage.prices import PriceList
-    from tessera.usage.report import CardHours, UsageReport, UsageRow, UsageTotals
+    from tessera.usage.report import CardHours, PriceList, UsageReport, UsageRow, UsageTotals
 
 #: The source of all hours, in words.
 #: Part of the hours from which on their energy counts as all of it: a lease has none before its second sample.
@@ -87,8 +86,7 @@ def command(
       tessera usage --by user --since 30d -n team-a
       tessera usage --by model --prices prices.yaml -o csv
     """
-    from tessera.usage.prices import read_prices
-    from tessera.usage.report import Grouping, make_report
+    from tessera.usage.report import Grouping, make_report, read_prices
 
     listed = None if prices is None else read_prices(read_text(prices))
     home = own_namespace(None, kubeconfig, context)
@@ -186,7 +184,7 @@ def _totals(text: str, where: str, begin: float, end: float) -> "UsageTotals":
 
 def table(totals: "UsageTotals", report: "UsageReport", prices: "PriceList | None") -> Iterator[str]:
     """The lines of the table, with the sums of the cards below."""
-    from tessera.cli.base.table import table_lines
+    from tessera.cli.base.console import table_lines
 
     yield f"{rfc3339(totals.begin)} to {rfc3339(totals.end)}, from {_SOURCE}"
     if totals.simulated:

@@ -9,7 +9,7 @@ from tessera.driver.nodes.node_status import read_status
 from tessera.explain.node_startup import explain_startup
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Node
-from tessera.provisioning.phases import node_phases
+from tessera.provisioning.milestones import node_phases
 from tessera.provisioning.tracking.timestamps import record_on
 
 

@@ -27,8 +27,7 @@ from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
 from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
 from tessera.limits.nodes import CARD_SLOTS
-from tessera.mig.geometry import Engines, Geometry, Placement, Profile
-from tessera.mig.occupancy import placement_mask
+from tessera.mig.geometry import Engines, Geometry, Placement, Profile, placement_mask
 
 #: Name of our driver, and of NVIDIA's, whose place it can take.
 DRIVER, NVIDIA_DRIVER = CLAIM_DRIVERS

@@ -28,12 +28,10 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.driver.executor import DriverExecutor
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
 from tessera.driver.nodes.pod_facts import DriverPodProgress, NodePods
-from tessera.driver.planning.build_requests import BuildRequests
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, written_node
-from tessera.driver.planning.strategy import StrategyInputs, image_queries
-from tessera.driver.policies.policy_selection import PolicySelection
-from tessera.driver.policies.policy_watcher import PolicyWatcher
+from tessera.driver.planning.strategy import BuildRequests, StrategyInputs, image_queries
+from tessera.driver.policies.policy_selection import PolicySelection, PolicyWatcher
 from tessera.driver.registry.image_lookups import ImageLookups, ImagePullFailures
 from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import RolloutExecutor

@@ -12,9 +12,17 @@ from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord
+from tessera.provisioning.milestones import (
+    Milestone,
+    ProvisioningRecord,
+    Span,
+    current_phase,
+    estimate_remaining,
+    node_phases,
+    phase_began,
+    span_seconds,
+)
 from tessera.provisioning.node_readiness import driver_status, missing_offer
-from tessera.provisioning.phases import Span, current_phase, estimate_remaining, node_phases, phase_began, span_seconds
 from tessera.provisioning.startup.deadline import EXTENDED
 from tessera.provisioning.tracking.timestamps import record_on
 from tessera.provisioning.tracking.tracker import FRESH

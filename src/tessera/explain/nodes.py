@@ -21,9 +21,9 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, de
 from tessera.api.nodes.preflights import decode_tests, describe_test
 from tessera.api.nodes.silence import Silence
 from tessera.api.sharing.profile import PROFILE_LABEL
+from tessera.driver.nodes.node_facts import REQUESTED_ANNOTATION
 from tessera.driver.nodes.node_status import read_status
-from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
-from tessera.driver.rollout.node_view_reader import live_pods
+from tessera.driver.rollout.node_view import live_pods
 from tessera.explain.explanation import Explanation
 from tessera.explain.misplaced_keys import misplaced_on_node
 from tessera.explain.node_reasons import (
@@ -304,7 +304,7 @@ def _gives_cards_by_claims(node: Node) -> bool:
     labels, reported = node.metadata.labels, OFFERS_ANNOTATION in node.metadata.annotations
     if not gives_by_claims(labels) or not reported or _offers(node) != ((), ""):
         return False
-    from tessera.api.mig_layouts.generated import DISABLED  # few nodes need all layouts
+    from tessera.api.mig_layouts.layouts_file import DISABLED  # few nodes need all layouts
 
     return labels.get(MIG_CONFIG_LABEL, DISABLED) == DISABLED
 

@@ -14,9 +14,8 @@ from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.dra.claims import DeviceQuery, ResourceClaim
 from tessera.explain.claim_objects import ClaimObjects, claim_keys
-from tessera.explain.controller_words import told_by_condition
 from tessera.explain.explanation import Explanation
-from tessera.explain.scheduler_words import scheduler_facts
+from tessera.explain.scheduler_words import scheduler_facts, told_by_condition
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod, ResourceQuota
 from tessera.kube.resources.meta import key_of

@@ -12,8 +12,7 @@ from itertools import islice
 import msgspec
 
 from tessera.api.names import LENDS_ANNOTATION, PodUid
-from tessera.api.nodes.node_groups import NEW_NODE_REASON
-from tessera.api.nodes.node_pauses import NO_HELP_REASON
+from tessera.api.nodes.node_groups import NEW_NODE_REASON, NO_HELP_REASON
 from tessera.api.pods.misplaced_keys import misplaced_on_pod
 from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON
 from tessera.api.pods.slice_requests import lends_to
@@ -22,7 +21,6 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
-from tessera.explain.controller_words import Told, place_facts, told_by_condition
 from tessera.explain.explanation import Explanation
 from tessera.explain.misplaced_keys import (
     misplaced_on_namespace,
@@ -30,16 +28,21 @@ from tessera.explain.misplaced_keys import (
     uncounted_quotas,
 )
 from tessera.explain.offered_resources import extended_requests, format_requests
-from tessera.explain.pod_health import add_pod_health, explain_ended
-from tessera.explain.pod_requests import explain_request
+from tessera.explain.pod_health import add_pod_health, explain_ended, put_silent_nodes_first
+from tessera.explain.pod_requests import explain_request, unmatched_selectors
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.rollouts import name_rollout
-from tessera.explain.scheduler_words import absent_scheduler, scheduler_facts, scheduler_name
-from tessera.explain.silent_nodes import put_silent_nodes_first
+from tessera.explain.scheduler_words import (
+    Told,
+    absent_scheduler,
+    place_facts,
+    scheduler_facts,
+    scheduler_name,
+    told_by_condition,
+)
 from tessera.explain.snapshot import ClusterView
 from tessera.explain.topology_text import describe_joined
-from tessera.explain.unmatched_selectors import unmatched_selectors
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import PREFIX, QUEUE_LABEL
 from tessera.reasons.reason import OtherGate, Planning

@@ -15,8 +15,15 @@ import msgspec
 
 from tessera.forecast.calibration import CALIBRATED_SIZES, Blend, Calibration, Factors
 from tessera.forecast.lives import LIFE_CLASSES, LIFE_NAME, LIFE_SAMPLES, EndedLife, LifeClass, LifeHistory, LifeKind
-from tessera.forecast.past_times import START_IMAGES, START_SAMPLES, WAIT_SAMPLES, WAIT_SIZES, StartTimes, WaitHistory
-from tessera.forecast.survival import HUNDRED_YEARS
+from tessera.forecast.past_times import (
+    HUNDRED_YEARS,
+    START_IMAGES,
+    START_SAMPLES,
+    WAIT_SAMPLES,
+    WAIT_SIZES,
+    StartTimes,
+    WaitHistory,
+)
 from tessera.limits import Limit
 
 LIFE_RECORD = Limit(

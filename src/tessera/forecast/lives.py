@@ -11,7 +11,7 @@ Rules:
   others. The class in which a lease ended longest ago goes first, never that of all leases.
 - Time comes with the events; the same events give the same answers.
 - A class is observed since its oldest lease ended once it is full, before that since it was made. Leases that were
-  older then enter late (:mod:`tessera.forecast.survival`).
+  older then enter late (:mod:`tessera.forecast.past_times`).
 """
 
 from collections import Counter, OrderedDict, deque
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.forecast.survival import HUNDRED_YEARS, SurvivalCurve
+from tessera.forecast.past_times import HUNDRED_YEARS, SurvivalCurve
 
 #: Leases of a class that are known: a quantile of 0.9 needs some dozens, and older leases say little of today.
 LIFE_SAMPLES = 200
@@ -107,7 +107,7 @@ class LifeClass(msgspec.Struct):
     def observe(self, started: Iterable[float], now: float) -> Iterator[tuple[float, float, bool]]:
         """Yields what is known of each lease: of those that ended, and of those that run since ``started``.
 
-        Each is as :class:`~tessera.forecast.survival.SurvivalCurve` takes it; thousands are read in a second.
+        Each is as :class:`~tessera.forecast.past_times.SurvivalCurve` takes it; thousands are read in a second.
         """
         since = self.observed_since
         for each in self.lives:

@@ -28,8 +28,7 @@ from itertools import islice
 import msgspec
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.owners import Owner, Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.planning.proposals import (
     EndOfReservation,
     FailedUpdate,

@@ -29,8 +29,7 @@ from itertools import islice
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.owners import Owner, Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
 from tessera.controller.slicing.reservations.place_search import residual_seconds
 from tessera.controller.slicing.state.reservation import Reservation

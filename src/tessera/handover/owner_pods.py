@@ -12,8 +12,7 @@ from itertools import islice
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
-from tessera.controller.objects.owners import Owner
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.reservation import INHERITED, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, queue_key

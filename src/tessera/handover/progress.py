@@ -2,8 +2,7 @@
 
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
-from tessera.controller.objects.owners import Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState

@@ -27,9 +27,8 @@ from math import inf
 from tessera.api.instaslice import Slice
 from tessera.api.names import GATE, WHOLE_CARDS, NodeName, PodUid
 from tessera.clock import parse_time_or_zero
-from tessera.controller.objects.owners import Owner, Workload
 from tessera.controller.objects.pod_constraints import NodeConstraints
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.planning.batch_placement import Placed, slices_at
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tessera.api.names import PodUid
-from tessera.controller.objects.owners import Owner, Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
 from tessera.handover.owner_pods import (

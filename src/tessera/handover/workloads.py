@@ -11,7 +11,7 @@ A CloneSet of OpenKruise makes its pods itself; it is asked for ``spec.replicas`
 
 import re
 
-from tessera.controller.objects.owners import Owner, Workload
+from tessera.controller.objects.pod_info import Owner, Workload
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CLONE_SETS, DEPLOYMENTS, JOBS, REPLICASETS, STATEFULSETS, Deployment, ReplicaSet

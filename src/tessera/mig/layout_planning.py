@@ -29,8 +29,17 @@ from itertools import combinations
 
 import msgspec
 
-from tessera.mig.geometry import Geometry, Placement, Profile, UnknownProfileError
-from tessera.mig.occupancy import free_placements, free_slots, free_starts, occupancy_of, placement_mask
+from tessera.mig.geometry import (
+    Geometry,
+    Placement,
+    Profile,
+    UnknownProfileError,
+    free_placements,
+    free_slots,
+    free_starts,
+    occupancy_of,
+    placement_mask,
+)
 
 
 class Infeasible(msgspec.Struct, frozen=True):

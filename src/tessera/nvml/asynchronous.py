@@ -24,9 +24,10 @@ from threading import Condition
 from typing import Self, TypeVar
 
 from tessera.clock import Clock
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace
 from tessera.nvml.interface import (
+    CardAttributes,
     ComputeInstance,
+    ComputeMode,
     DeviceFile,
     DeviceMemory,
     GiProfileInfo,
@@ -35,9 +36,12 @@ from tessera.nvml.interface import (
     GpuInstance,
     GpuProcess,
     GpuUuid,
+    MigAttributes,
     MigModeResult,
     MigUuid,
+    NvLink,
     Nvml,
+    PciPlace,
 )
 from tessera.nvml.measurements import Measurements, ProcessActivity
 

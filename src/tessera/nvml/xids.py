@@ -3,7 +3,7 @@
 Sources: names are the constants of ``nverror.h`` (NVIDIA open-gpu-kernel-modules); remedies are the column of immediate
 actions in NVIDIA's XID catalogue for Ampere and newer cards (docs.nvidia.com, *Analyzing Xid Errors with the Xid
 Catalog*, read 2026-11). The texts are Tessera's. Numbers that the catalogue calls unused are not listed. What Tessera
-does about each remedy is decided in :mod:`tessera.agent.health.policy`.
+does about each remedy is decided in :mod:`tessera.agent.health.fault`.
 """
 
 from collections.abc import Mapping

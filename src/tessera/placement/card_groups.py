@@ -6,9 +6,9 @@ Nodes are sorted when somebody asks: until then most nodes change more than once
 from collections.abc import Iterator
 from itertools import chain
 
-from tessera.placement.card_table import CardTable, Pending, Ranking
+from tessera.placement.card_table import CardTable
 from tessera.placement.cards import AlikeCards, FleetNode
-from tessera.placement.state_costs import CARD_STATES
+from tessera.placement.state_costs import CARD_STATES, Pending, Ranking
 
 #: Entries of :attr:`CardGroups.filled` after which it begins anew.
 _FILLED = 512

@@ -22,10 +22,9 @@ from functools import cached_property
 from itertools import islice
 from typing import ClassVar
 
-from tessera.mig.geometry import Geometry, Placement, Profile
+from tessera.mig.geometry import Geometry, Placement, Profile, free_slots, free_starts, placement_mask, usable_slots
 from tessera.mig.layout_planning import list_packings
 from tessera.mig.names import is_device_profile
-from tessera.mig.occupancy import free_slots, free_starts, placement_mask, usable_slots
 from tessera.placement.state_costs import Candidate, Memo, Pending, Ranking, StateCosts, add_profile, limit_size
 
 #: Placements after which the shares are computed anew, and the weight that older ones then keep.
@@ -141,7 +140,7 @@ class CardTable:
     def bits(self) -> Memo[tuple[str, int, int], int]:
         """Profile, start and size of an existing instance -> the bits that it takes; ValueError if it leaves the card.
 
-        See ``tessera.mig.occupancy.placement_mask``.
+        See ``tessera.mig.geometry.placement_mask``.
         """
         return Memo(self._bits_of)
 
@@ -163,7 +162,7 @@ class CardTable:
         return row.name if row else None
 
     def mask_of(self, placement: Placement) -> int:
-        """The bits that an existing instance takes, see ``tessera.mig.occupancy.placement_mask``.
+        """The bits that an existing instance takes, see ``tessera.mig.geometry.placement_mask``.
 
         Raises:
             ValueError: the placement leaves the card.

@@ -12,7 +12,8 @@ import msgspec
 
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.names import plain_profile
-from tessera.placement.card_table import CardTable, Pending, add_profile
+from tessera.placement.card_table import CardTable
+from tessera.placement.state_costs import Pending, add_profile
 
 
 class CardPlacement(msgspec.Struct, frozen=True, order=True, gc=False):

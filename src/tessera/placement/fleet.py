@@ -17,8 +17,9 @@ from msgspec import structs
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
 from tessera.placement.card_groups import CardGroups, NodeOrder
-from tessera.placement.card_table import Candidate, CardTable, Pending, RequestMix, StateCosts
+from tessera.placement.card_table import CardTable, RequestMix
 from tessera.placement.cards import UNRANKED, AlikeCards, CardPlacement, FleetCard, FleetNode, Hold, OwnedPlacement
+from tessera.placement.state_costs import Candidate, Pending, StateCosts
 
 __all__ = ["CardPlacement", "Fleet", "FleetCard", "FleetNode", "OwnedPlacement", "PlaceOccupied", "UnknownCard"]
 

@@ -20,9 +20,10 @@ import msgspec
 
 from tessera.mig.geometry import Placement
 from tessera.mig.names import plain_profile
-from tessera.placement.card_table import CardTable, StateCosts
+from tessera.placement.card_table import CardTable
 from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
 from tessera.placement.fleet import Fleet
+from tessera.placement.state_costs import StateCosts
 from tessera.placement.step_budget import StepBudget
 
 #: Returns the costs on cards of a table, as the placement policy has them.

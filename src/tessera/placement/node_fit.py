@@ -17,9 +17,10 @@ import msgspec
 from tessera.limits.planning import CARD_MODELS
 from tessera.mig.geometry import Geometry
 from tessera.placement.card_comparison import Comparison, OrderedRule
-from tessera.placement.card_table import CardTable, Pending, add_profile
+from tessera.placement.card_table import CardTable
 from tessera.placement.demand import CardSpread
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
+from tessera.placement.state_costs import Pending, add_profile
 from tessera.placement.step_budget import Parts, StepBudget, complete
 
 #: Most steps: trials that divide one pod's slices among the cards of a node. About 50 ms; beyond them the node counts

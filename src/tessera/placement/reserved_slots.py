@@ -18,11 +18,12 @@ from functools import partial
 import msgspec
 
 from tessera.placement.card_comparison import Comparison
-from tessera.placement.card_table import CardTable, Pending
+from tessera.placement.card_table import CardTable
 from tessera.placement.cards import CardPlacement, FleetCard, Hold, OwnedPlacement
 from tessera.placement.demand import CardSpread
 from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import divide_over_cards
+from tessera.placement.state_costs import Pending
 
 #: Most cards among which the place that empties soonest is sought, nodes with the most free slots first. About 10 ms;
 #: so many cards have a place that empties soon.

@@ -16,8 +16,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.occupancy import free_slots
+from tessera.mig.geometry import Geometry, Placement, free_slots
 
 #: Most states of a card for which the value of the free slots is cached, for one table of profiles. Real cards have a
 #: few hundred; profile names that pods and records invent must not fill the memory.

@@ -29,13 +29,11 @@ from tessera.kube.resources import (
 )
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, OptionalKind, WatchEvent, read_parts
-from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.recording import HistoryStore, NodeAnnotator, WorkloadRecorder
+from tessera.provisioning.recording import HistoryStore, NodeAnnotator, ProvisioningMetrics, WorkloadRecorder
 from tessera.provisioning.startup.replacement import Replacer
 from tessera.provisioning.startup.startup_taints import StartupController
-from tessera.provisioning.tracking.machines import read_machine
-from tessera.provisioning.tracking.timestamps import parse_time, read_node, read_pod
+from tessera.provisioning.tracking.timestamps import parse_time, read_machine, read_node, read_pod
 from tessera.provisioning.tracking.tracker import SaveRecord, Tracker
 
 #: Reads the Node of a node that came up.

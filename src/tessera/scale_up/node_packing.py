@@ -18,8 +18,17 @@ amounts of the rest, from the prices of kinds (:mod:`tessera.scale_up.patterns`)
 from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.placement.step_budget import StepBudget
-from tessera.scale_up.pace import CONTENTS_A_STEP, KINDS_A_STEP, Pace
-from tessera.scale_up.patterns import Counts, Relaxation, Vector, copies, minus, relax
+from tessera.scale_up.patterns import (
+    CONTENTS_A_STEP,
+    KINDS_A_STEP,
+    Counts,
+    Pace,
+    Relaxation,
+    Vector,
+    copies,
+    minus,
+    relax,
+)
 
 #: A content of one node: what is free there, and what is left to pack. None: other work should come first.
 _Content = tuple[Vector, Counts] | None

@@ -25,9 +25,9 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.scale_up.new_nodes import NewNodes, plan_new_nodes
-from tessera.scale_up.node_notices import NodeNotices
+from tessera.scale_up.new_nodes import NewNodes, NodeNotices, plan_new_nodes
 from tessera.scale_up.node_requests import (
+    PASSED_HOSTS,
     NodeAsker,
     NodeRequest,
     PlaceholderPods,
@@ -35,9 +35,6 @@ from tessera.scale_up.node_requests import (
     ScaleUpMethod,
     ScaleUpOptions,
     SteadyAmounts,
-)
-from tessera.scale_up.placeholders import (
-    PASSED_HOSTS,
     asks_for_cards,
     can_exclude,
     group_version,

@@ -25,7 +25,7 @@ from enum import Enum
 import msgspec
 
 from tessera.api.names import NodeName
-from tessera.api.nodes.node_pauses import LONGEST_PAUSE, Pause, next_pause
+from tessera.api.nodes.node_groups import LONGEST_PAUSE, Pause, next_pause
 from tessera.controller.filters.resources import device_shortages, shortages
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_constraints import NodeConstraints, find_refusal
@@ -35,7 +35,7 @@ from tessera.limits.planning import DECISION_STEPS
 from tessera.placement.node_fit import NodeShapes, Shape, none_could_hold
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, name_rule
-from tessera.scale_up.pace import Pace
+from tessera.scale_up.patterns import Pace
 
 #: Taints of nodes that an autoscaler removes: Cluster Autoscaler's, and Karpenter's of two versions.
 _REMOVED_BY = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})

@@ -31,8 +31,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tessera.serving.connection import BUFFER, Connection, Tls
-from tessera.serving.drops import Drops, MalformedRequests
+from tessera.serving.connection import BUFFER, Connection, Drops, MalformedRequests, Tls
 from tessera.serving.fair_shares import FairQueue
 
 #: Most connections that a port of the webhook holds. An API server has 200 changes in flight; each connection takes up

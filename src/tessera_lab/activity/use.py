@@ -11,7 +11,7 @@ from enum import Enum
 import msgspec
 
 from tessera.kube.quantity import integer_value
-from tessera.nvml.simulated.kinds_of_work import ORDINARY, WORKS
+from tessera.nvml.simulated.machine_state import ORDINARY, WORKS
 from tessera.text import one_line
 
 _SPAN = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|m|h)")
@@ -96,7 +96,7 @@ class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     Attributes:
         load: its load; a number stands for a steady one.
-        work: what it does while it computes, a name in :data:`tessera.nvml.simulated.kinds_of_work.WORKS`.
+        work: what it does while it computes, a name in :data:`tessera.nvml.simulated.machine_state.WORKS`.
         memory: its memory; a text stands for an amount that it has from the beginning. ``None``: not changed.
     """
 

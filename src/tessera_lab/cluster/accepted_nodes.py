@@ -13,8 +13,7 @@ import msgspec
 from tessera.accept.document import ACCEPT_DOCUMENT, DocumentError, read_document
 from tessera.accept.facts import Facts
 from tessera.mig.models import model_by_product
-from tessera.nvml.attributes import CardAttributes, NvLink
-from tessera.nvml.interface import GpuInfo, GpuInstance
+from tessera.nvml.interface import CardAttributes, GpuInfo, GpuInstance, NvLink
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.machine_state import SimCard, SimComputeInstance, SimGpuInstance, gpu_uuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

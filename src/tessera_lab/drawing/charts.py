@@ -6,9 +6,8 @@ copied.
 
 from collections.abc import Sequence
 
-from tessera.provisioning.phases import ORDER
-from tessera.provisioning.report.summary import ProvisioningSummary, Stack, part_text
-from tessera.provisioning.report.table import seconds
+from tessera.provisioning.milestones import ORDER
+from tessera.provisioning.report.summary import ProvisioningSummary, Stack, part_text, seconds
 from tessera_lab.drawing.svg import (
     PALETTE,
     drawing,

@@ -12,8 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.provisioning.report.summary import Numbers, ProvisioningSummary, WorkloadSummary
-from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
+from tessera.provisioning.report.summary import (
+    NOTHING,
+    WHERE,
+    Numbers,
+    ProvisioningSummary,
+    WorkloadSummary,
+    nodes_text,
+    pods_text,
+    seconds,
+)
 from tessera.text import html as escape
 from tessera_lab.drawing.charts import NARROW, PHASES, TITLES, bars, draw_stacked_bars
 from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, Samples, contrast, read_experiments

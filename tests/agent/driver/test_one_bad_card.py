@@ -19,9 +19,8 @@ from tessera.agent.simulated.driver import InlineNvml, SimulatedPrograms
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
-from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NotSupported
-from tessera.nvml.interface import GpuEventKind, GpuUuid, Nvml
+from tessera.nvml.interface import ComputeMode, GpuEventKind, GpuUuid, Nvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.replay.service import Recorders
 

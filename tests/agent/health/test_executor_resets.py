@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from tests.agent.health.conftest import Agent, Node, play
 
-from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.errors import NotSupported
+from tessera.nvml.interface import CardAttributes
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.nodes.node_topology import NodeTopology
 from tessera.clock import LoopClock
 from tessera.explain.topology_text import describe_joined, matrix_text
-from tessera.nvml.attributes import NvLink, PciPlace
 from tessera.nvml.errors import NotSupported
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import GpuUuid, NvLink, PciPlace
 from tessera.nvml.simulated.boards import gpu_info
 from tessera.nvml.simulated.machine_state import SimCard
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

@@ -14,9 +14,8 @@ from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS
 from tessera.nvml.asynchronous import AsyncNvml
-from tessera.nvml.attributes import CardAttributes, NvLink
 from tessera.nvml.errors import NoPermission
-from tessera.nvml.interface import GpuInfo, GpuUuid
+from tessera.nvml.interface import CardAttributes, GpuInfo, GpuUuid, NvLink
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

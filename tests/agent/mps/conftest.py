@@ -16,8 +16,7 @@ from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.simulated.driver import InlineNvml, SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.profile import client_share
 from tessera.clock import LoopClock
-from tessera.nvml.attributes import ComputeMode
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import ComputeMode, GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 SHARED = "nvidia.com/gpu.shared"

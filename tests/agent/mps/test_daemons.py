@@ -8,9 +8,8 @@ from tests.agent.mps.conftest import OTHER, SHARED, MpsNode
 
 from tessera.agent.mps.daemons import CHECK_INTERVAL, LONGEST_PAUSE, SHORTEST_PAUSE, STABLE
 from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
-from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NoPermission
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import ComputeMode, GpuUuid
 
 DEFAULT, EXCLUSIVE = ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS
 

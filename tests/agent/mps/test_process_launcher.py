@@ -15,8 +15,7 @@ from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.agent.mps.process_launcher import BINARY, DaemonProcess, ProcessLauncher, find_binary, is_alive, wait_end
 from tessera.agent.mps.state import MpsState
-from tessera.nvml.attributes import ComputeMode
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import ComputeMode, GpuUuid
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.agent.sharing.refusals import HeldEntry, find_blocked_entries
+from tessera.agent.sharing.occupancy import HeldEntry, find_blocked_entries
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, SharingKind
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"

@@ -7,9 +7,8 @@ from tessera.agent.inventory.gpu_inventory import GpuInventory, read_gpu_invento
 from tessera.agent.sharing.allocate_response import RETRY, DeviceNodes
 from tessera.agent.simulated.driver import InlineNvml
 from tessera.clock import LoopClock
-from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import NotSupported
-from tessera.nvml.interface import DeviceFile, GpuUuid, Nvml
+from tessera.nvml.interface import DeviceFile, GpuUuid, NvLink, Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 

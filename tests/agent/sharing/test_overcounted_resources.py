@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from tessera.agent.sharing.refusals import WithholdingReasons, count_entries, overcounted_resources
+from tessera.agent.sharing.occupancy import WithholdingReasons, count_entries, overcounted_resources
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 
 GPU = "nvidia.com/gpu"

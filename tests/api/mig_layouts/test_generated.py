@@ -2,8 +2,13 @@
 
 import pytest
 
-from tessera.api.mig_layouts.generated import LayoutCardModel, generated_layouts, make_named_layout
-from tessera.api.mig_layouts.layouts_file import MigCard, resolve_targets
+from tessera.api.mig_layouts.layouts_file import (
+    LayoutCardModel,
+    MigCard,
+    generated_layouts,
+    make_named_layout,
+    resolve_targets,
+)
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS, model_by_short_name
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.nodes.node_pauses import LONGEST_PAUSE, Pause, next_pause, pause_text, read_pause
+from tessera.api.nodes.node_groups import LONGEST_PAUSE, Pause, next_pause, pause_text, read_pause
 
 NOW = 1_893_456_000.0
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.cli.autoscaler.conftest import Look
 
-from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, pause_text
+from tessera.api.nodes.node_groups import NO_HELP_REASON, Pause, pause_text
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts
 from tessera.provisioning.advise.findings import Labels
 from tessera.provisioning.advise.timers import DEFAULTS, Timers

@@ -37,7 +37,7 @@ from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDA
 from tessera.api.problems import FileRefused
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
-from tessera.driver.nodes.upgrade_record import (
+from tessera.driver.nodes.node_facts import (
     CHANGING,
     RECORD_ANNOTATION,
     UpgradeRecord,

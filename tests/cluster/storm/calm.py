@@ -34,7 +34,7 @@ from tessera.api.nodes.driver_status import (
     DriverPhase,
 )
 from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.nodes.upgrade_record import (
+from tessera.driver.nodes.node_facts import (
     CHANGING,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,
@@ -43,7 +43,7 @@ from tessera.driver.nodes.upgrade_record import (
     parse_upgrade_record,
     parse_upgrade_state,
 )
-from tessera.driver.rollout.node_view_reader import PULL_APP
+from tessera.driver.rollout.node_view import PULL_APP
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.resources import PODS, Node
 

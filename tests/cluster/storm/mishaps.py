@@ -14,9 +14,9 @@ from tests.cluster.storm.world import BOTH, BUILT, is_driver
 
 from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SET_ANNOTATION
-from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION
+from tessera.driver.nodes.node_facts import CHANGING, RECORD_ANNOTATION
 from tessera.driver.resolution import Outcome
-from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
+from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, PODS
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.drivers.driver_containers import broken_driver

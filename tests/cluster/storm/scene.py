@@ -12,7 +12,7 @@ from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
 
 from tessera.api.nodes.driver_status import UPGRADE_STATE_LABEL
-from tessera.driver.nodes.upgrade_record import parse_upgrade_state
+from tessera.driver.nodes.node_facts import parse_upgrade_state
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import NODES
 from tessera.kube.resources.meta import Resource

@@ -14,8 +14,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCar
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.clock import LoopClock, rfc3339
 from tessera.controller.base import ControllerMetrics
-from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvictions
-from tessera.controller.health.reboot_annotations import RepairSettings
+from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvictions, RepairSettings
 from tessera.kube.client.requests import Request
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor

@@ -11,7 +11,7 @@ from tests.support.tasks import cancel_tasks
 from tessera.api.names import REBOOT_REQUESTED
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.clock import LoopClock
-from tessera.controller.health.reboot_annotations import RebootAnnotations, RepairSettings
+from tessera.controller.health.fault_evictions import RebootAnnotations, RepairSettings
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node
 from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.main.server import ApiServer

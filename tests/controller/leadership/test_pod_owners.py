@@ -11,8 +11,7 @@ from tests.webhook.conftest import Lab, in_lab
 from tessera.api.names import GATE, PodUid
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import PodOwners
-from tessera.controller.objects.owners import Owner, Workload
-from tessera.controller.objects.pod_info import MAKERS, PodInfo
+from tessera.controller.objects.pod_info import MAKERS, Owner, PodInfo, Workload
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import OwnerLookedUp, PodDeleted, PodObserved, TimePassed
 from tessera.handover.workloads import WorkloadReader

@@ -12,7 +12,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
-from tessera.controller.objects.owners import Workload
+from tessera.controller.objects.pod_info import Workload
 from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import (
     LastGatesObserved,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.driver.coverage import kernel_sources
-from tessera.driver.coverage.kernel_sources import apt_kernels
+from tessera.driver.coverage import kernels
+from tessera.driver.coverage.kernels import apt_kernels
 
 #: Stanzas shortened from dists/jammy-updates; names and form are Canonical's.
 INDEX = b"""Package: linux-image-5.15.0-118-generic
@@ -84,7 +84,7 @@ def test_what_is_no_index_is_told(data: bytes, says: str) -> None:
 
 
 def test_what_unpacks_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_sources, "APT_INDEX", 1 << 20)
+    monkeypatch.setattr(kernels, "APT_INDEX", 1 << 20)
     with pytest.raises(ValueError, match="unpacks to too much: 1048576 are allowed"):
         apt_kernels(gzip.compress(b"Package: x\n" * (1 << 20)))
 

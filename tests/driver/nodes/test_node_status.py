@@ -4,6 +4,7 @@ import msgspec
 
 from tessera.api.nodes.driver_status import DRIVER_APP, DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
 from tessera.driver.manifests.names import APP_LABEL, SET_ANNOTATION, set_of
+from tessera.driver.nodes.node_facts import parse_upgrade_record
 from tessera.driver.nodes.node_status import (
     add_dates,
     condition_body,
@@ -12,8 +13,7 @@ from tessera.driver.nodes.node_status import (
     same_condition,
     status_condition,
 )
-from tessera.driver.nodes.upgrade_record import parse_upgrade_record
-from tessera.driver.rollout.failure_history import read_failures
+from tessera.driver.rollout.candidates import read_failures
 from tessera.kube.resources import Condition
 from tessera.kube.resources.meta import ObjectMeta
 

@@ -12,7 +12,7 @@ from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildState
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.planning.build_requests import PUSH_TIMEOUT, BuildRequests, build_progress
+from tessera.driver.planning.strategy import PUSH_TIMEOUT, BuildRequests, build_progress
 from tessera.driver.planning.strategy import PoolBuildState as Stands
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client

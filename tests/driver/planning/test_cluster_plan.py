@@ -13,10 +13,9 @@ from tests.support.searching import examples
 from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.nodes.node_facts import AgentsWord, DriverNodeFacts
+from tessera.driver.nodes.node_facts import CHANGING, AgentsWord, DriverNodeFacts, UpgradeRecord, encode_upgrade_record
 from tessera.driver.nodes.node_status import encode_status, read_status
 from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods, ValidationPod
-from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord, encode_upgrade_record
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import (
     ClusterPlan,

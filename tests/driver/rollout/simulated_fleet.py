@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, UpgradeState, parse_upgrade_state
+from tessera.driver.nodes.node_facts import CHANGING, CORDONED_ANNOTATION, UpgradeState, parse_upgrade_state
+from tessera.driver.rollout.candidates import SetFailures, add_failure, encode_failures, read_failures
 from tessera.driver.rollout.executor import pull_name
-from tessera.driver.rollout.failure_history import SetFailures, add_failure, encode_failures, read_failures
 from tessera.driver.rollout.instructions import (
     DeletePull,
     EvictPod,
@@ -22,7 +22,7 @@ from tessera.driver.rollout.instructions import (
     PullImage,
     RecordFailure,
 )
-from tessera.driver.rollout.node_view_reader import MOST_RESTARTS, PULL_APP, PULL_SET_LABEL
+from tessera.driver.rollout.node_view import MOST_RESTARTS, PULL_APP, PULL_SET_LABEL
 from tessera.kube.resources import (
     Condition,
     Container,

@@ -23,9 +23,8 @@ from tests.driver.rollout.conftest import (
 )
 
 from tessera.api.nodes.driver_status import UPGRADE_STATE_LABEL
-from tessera.driver.nodes.upgrade_record import UpgradeState
-from tessera.driver.rollout.candidates import unavailable_limit
-from tessera.driver.rollout.failure_history import Failures, NodeFailure, SetFailures
+from tessera.driver.nodes.node_facts import UpgradeState
+from tessera.driver.rollout.candidates import Failures, NodeFailure, SetFailures, unavailable_limit
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.instructions import DeletePull, ForgetFailures, PatchNode, PullImage, RecordFailure
 from tessera.driver.rollout.node_view import DesiredDriver, DriverPodView, NodeView, PodView, PullPod, PullProgress

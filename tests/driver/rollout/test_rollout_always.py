@@ -24,10 +24,9 @@ from tests.driver.rollout.simulated_fleet import (
 )
 from tests.support.searching import examples
 
-from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, UpgradeState
+from tessera.driver.nodes.node_facts import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, UpgradeState
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
-from tessera.driver.rollout.node_view import NodeView
-from tessera.driver.rollout.node_view_reader import read_node_view
+from tessera.driver.rollout.node_view import NodeView, read_node_view
 from tessera.driver.rollout.rollout import InFlight
 from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
 from tessera.kube.resources import Node, Pod

@@ -11,9 +11,9 @@ from tests.driver.rollout.conftest import NEW, NOW, OLD, POLICY, wanted
 
 from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import SystemClock
-from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
+from tessera.driver.nodes.node_facts import RECORD_ANNOTATION
+from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.driver.rollout.executor import RolloutExecutor, pull_name
-from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.driver.rollout.instructions import (
     DeletePull,
     EvictPod,
@@ -23,7 +23,7 @@ from tessera.driver.rollout.instructions import (
     PullImage,
     RecordFailure,
 )
-from tessera.driver.rollout.node_view_reader import read_node_view
+from tessera.driver.rollout.node_view import read_node_view
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
 from tessera.kube.client.client import Client

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.api.names import PodUid
-from tessera.forecast.queue.announcements import PAUSE, QUEUE_WRITES, TELL_AFTER, Announcement, Announcer
+from tessera.forecast.queue.published_reasons import PAUSE, QUEUE_WRITES, TELL_AFTER, Announcement, Announcer
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod
 from tessera.reasons.reason import Blocker, Full
 

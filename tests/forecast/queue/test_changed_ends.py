@@ -3,7 +3,7 @@
 from tests.support.forecast_cluster import ForecastCluster
 
 from tessera.api.names import PodUid
-from tessera.forecast.queue.announcements import ChangedEnds
+from tessera.forecast.queue.published_reasons import ChangedEnds
 
 POD, OTHER = PodUid("pod"), PodUid("other")
 WHOLE = "7g.40gb"

@@ -12,7 +12,7 @@ from tessera.accept.checks import judge_all
 from tessera.accept.document import Document, DocumentError, hide_names
 from tessera.accept.facts import Facts
 from tessera.clock import SystemClock
-from tessera.nvml.attributes import NvLink
+from tessera.nvml.interface import NvLink
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.boards import DEFAULT_ATTRIBUTES
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

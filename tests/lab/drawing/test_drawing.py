@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.provisioning_records import BUILT, FAST, LATE, WORKLOADS, record
 
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord
-from tessera.provisioning.phases import ORDER
+from tessera.provisioning.milestones import ORDER, Milestone, ProvisioningRecord
 from tessera.provisioning.report.summary import By, summaries, workload_summaries
 from tessera_lab.drawing.charts import NARROW, PHASES, bars, draw_stacked_bars
 from tessera_lab.drawing.report import differences, page, result_lines

@@ -13,9 +13,8 @@ import pytest
 from tessera.agent.simulated.driver import InlineNvml
 from tessera.clock import SystemClock
 from tessera.nvml.asynchronous import ThreadedNvml
-from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import DriverMismatch, InUse
-from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuProcess, Nvml
+from tessera.nvml.interface import ComputeMode, GpuEvent, GpuEventKind, GpuProcess, Nvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 

@@ -11,9 +11,17 @@ import pytest
 from tests.support.nvml_library import NvmlLibrary
 
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, pcie_bandwidth
 from tessera.nvml.errors import GpuLost, NotSupported, NvmlNotFound, UnknownNvmlError
-from tessera.nvml.interface import GpuUuid, MigUuid, Nvml
+from tessera.nvml.interface import (
+    CardAttributes,
+    ComputeMode,
+    GpuUuid,
+    MigAttributes,
+    MigUuid,
+    NvLink,
+    Nvml,
+    pcie_bandwidth,
+)
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.support.nvml_library import NvmlLibrary
 
-from tessera.nvml.attributes import PciPlace
+from tessera.nvml.interface import PciPlace
 from tessera.nvml.real.real_nvml import RealNvml
 
 GPU = "pci0000:15/0000:15:01.0/0000:10:00.0"

@@ -10,8 +10,8 @@ from tests.support.nvml_library import NvmlLibrary
 
 from tessera.nvml.errors import GpuLost, InUse, NoPermission, NotSupported, NvmlError, ResetRequired, UnknownNvmlError
 from tessera.nvml.interface import GpuEvent, GpuEventKind, MigModeResult
+from tessera.nvml.real.library import make_reset_error, reset_card
 from tessera.nvml.real.real_nvml import RealNvml
-from tessera.nvml.real.session import make_reset_error, reset_card
 from tessera.nvml.simulated.machine_state import SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -189,7 +189,7 @@ def test_without_the_tool_the_remedy_is_told() -> None:
 
 
 def test_a_tool_that_hangs_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.nvml.real.session.RESET_SECONDS", 0.05)
+    monkeypatch.setattr("tessera.nvml.real.library.RESET_SECONDS", 0.05)
     tool.answer("", before="exec sleep 30")
     with pytest.raises(UnknownNvmlError, match="has not answered for 0 s; reboot the node"):
         reset_card("00000000:10:00.0", tool=[str(tool.path)])

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 from tests.support.searching import examples
 
-from tessera.mig.geometry import Placement
+from tessera.mig.geometry import Placement, free_starts, occupancy_of
 from tessera.mig.models import MODELS, model_by_short_name
-from tessera.mig.occupancy import free_starts, occupancy_of
 from tessera.nvml.errors import (
     DriverMismatch,
     GpuLost,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.errors import InsufficientResources
+from tessera.nvml.interface import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.simulated.machine_access import StateFileError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 

@@ -6,7 +6,7 @@ import pytest
 
 from tessera.placement.ratings.card_demand import CardRequest, NodeRoom, TypicalRequests
 from tessera.placement.ratings.rankings import RANKED_ROOMS, Rankings
-from tessera.placement.ratings.room_index import RoomIndex
+from tessera.placement.ratings.room_rating import RoomIndex
 from tessera.placement.step_budget import StepBudget
 from tessera.placement.topology import LinkRatings
 

@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.nodes.node_pauses import Pause
+from tessera.api.nodes.node_groups import Pause
 from tessera.api.problems import FileRefused
-from tessera.provisioning.advise import emit
 from tessera.provisioning.advise.findings import (
     Labels,
     Rank,
+    capi,
     expendable_pod_findings,
     findings,
+    flags,
+    karpenter,
+    longest,
+    openshift,
     span,
     unmanaged_node_findings,
     useless_node_findings,
@@ -292,24 +296,24 @@ def test_no_measured_node_would_have_been_given_up(values: list[float]) -> None:
 
 def test_advice_is_written_for_each_autoscaler() -> None:
     advice = advise(PRECOMPILED, labelled=True)
-    timers = emit.longest([advice, advise(BUILT, labelled=True)])
+    timers = longest([advice, advise(BUILT, labelled=True)])
     assert timers.max_node_provision == advise(BUILT, labelled=True).timers.max_node_provision
-    assert emit.openshift(Timers(max_node_provision=330, unneeded=240)) == {
+    assert openshift(Timers(max_node_provision=330, unneeded=240)) == {
         "apiVersion": "autoscaling.openshift.io/v1",
         "kind": "ClusterAutoscaler",
         "metadata": {"name": "default"},
         "spec": {"maxNodeProvisionTime": "5m30s", "scaleDown": {"enabled": True, "unneededTime": "4m"}},
     }
-    assert emit.flags(Timers(max_node_provision=330, delay_after_add=45)) == [
+    assert flags(Timers(max_node_provision=330, delay_after_add=45)) == [
         "--max-node-provision-time=5m30s",
         "--scale-down-delay-after-add=45s",
     ]
-    assert set(emit.capi(advice)) == {
+    assert set(capi(advice)) == {
         "cluster.x-k8s.io/autoscaling-options-maxnodeprovisiontime",
         "cluster.x-k8s.io/autoscaling-options-maxnodestartuptime",
         "cluster.x-k8s.io/autoscaling-options-scaledownunneededtime",
     }
-    pool_ = emit.karpenter(advice, "example.com/taint")
+    pool_ = karpenter(advice, "example.com/taint")
     assert pool_["spec"]["disruption"] == {"consolidateAfter": "4m30s"}  # whoever owns it has chosen the policy
     assert pool_["spec"]["template"]["spec"]["startupTaints"] == [{"key": "example.com/taint", "effect": "NoSchedule"}]
 
@@ -317,8 +321,8 @@ def test_advice_is_written_for_each_autoscaler() -> None:
 def test_a_timer_of_all_groups_is_not_shorter_than_one_that_was_not_measured_may_be() -> None:
     unmeasured = advise(GroupTimes(group="other"), labelled=True, current=Timers(max_node_provision=1800))
     measured = advise(PRECOMPILED, labelled=True, current=DEFAULTS)
-    assert emit.longest([measured, unmeasured]).max_node_provision == 1800
-    assert emit.longest([unmeasured]) == Timers()
+    assert longest([measured, unmeasured]).max_node_provision == 1800
+    assert longest([unmeasured]) == Timers()
 
 
 def test_records_give_times_and_what_is_not_known_gives_none() -> None:

@@ -4,11 +4,18 @@ import pytest
 from tests.support.provisioning_records import BUILT, FAST, LATE, WORKLOADS, record
 
 from tessera.provisioning.history import encode_record
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
-from tessera.provisioning.phases import Span
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord, Span, WorkloadRecord, WorkloadStep
 from tessera.provisioning.report.reading import read_records, read_workloads
-from tessera.provisioning.report.summary import By, Numbers, numbers, part_text, summaries, workload_summaries
-from tessera.provisioning.report.table import lines, seconds
+from tessera.provisioning.report.summary import (
+    By,
+    Numbers,
+    lines,
+    numbers,
+    part_text,
+    seconds,
+    summaries,
+    workload_summaries,
+)
 
 M = Milestone
 

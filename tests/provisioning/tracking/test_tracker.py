@@ -12,10 +12,16 @@ from tessera.api.nodes.driver_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
 from tessera.provisioning.advise.samples import from_records
 from tessera.provisioning.history import encode_record
-from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord, WorkloadStep
-from tessera.provisioning.phases import Span, node_phases, span_seconds
-from tessera.provisioning.tracking.machines import read_machine
-from tessera.provisioning.tracking.timestamps import read_node, read_pod
+from tessera.provisioning.milestones import (
+    PROVISIONING_ANNOTATION,
+    Milestone,
+    ProvisioningRecord,
+    Span,
+    WorkloadStep,
+    node_phases,
+    span_seconds,
+)
+from tessera.provisioning.tracking.timestamps import read_machine, read_node, read_pod
 from tessera.provisioning.tracking.tracker import SaveRecord, SaveWorkload, Tracker
 
 M = Milestone

@@ -3,7 +3,7 @@
 Files are put in place while container runtimes read the folder. The callers decide the content. Specification:
 container-device-interface 0.6.0 (SPEC.md).
 
-Static devices share one file (:mod:`tessera.agent.sharing.cdi`). Slices have one file per device ID
+Static devices share one file (:mod:`tessera.agent.sharing.allocate_response`). Slices have one file per device ID
 (:class:`CdiFolder`): kubelet gives an ID to one running container at a time, and the runtime cannot resolve a name that
 two CDI files define. So the claim of the next container removes the file of the one before. Runtimes read the folder
 again in a thread of their own when inotify tells them, so one may still have the former definition at the start. Hence

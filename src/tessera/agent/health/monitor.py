@@ -20,7 +20,15 @@ import msgspec
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.health.card_health import describe_card, list_fault
+from tessera.agent.health.card_health import (
+    HealthCondition,
+    HealthEvents,
+    describe_card,
+    describe_part,
+    health_condition,
+    list_fault,
+    name_scope,
+)
 from tessera.agent.health.executor import CardProber, CardResetter, ProbeSchedule
 from tessera.agent.health.fault import (
     EVENT_WATCH,
@@ -34,6 +42,7 @@ from tessera.agent.health.fault import (
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
+    HealthPolicy,
     InstanceDestroyed,
     NodeRebooted,
     PodPreflightFailed,
@@ -43,14 +52,6 @@ from tessera.agent.health.fault import (
 )
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.history import FaultStore, StoredFaults
-from tessera.agent.health.messages import (
-    HealthCondition,
-    HealthEvents,
-    describe_part,
-    health_condition,
-    name_scope,
-)
-from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.repairs import CardPreflights, CardRepairs, RepairReboots
 from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault, CardRule

@@ -25,10 +25,10 @@ import msgspec
 from tessera.agent.base.call_retries import RetryDelays
 from tessera.agent.base.runtime import RebootNode
 from tessera.agent.base.state_file import StateFile
+from tessera.agent.health.card_health import HealthEvents
 from tessera.agent.health.executor import CardHost, CardResetter
 from tessera.agent.health.fault import PreflightEnded
 from tessera.agent.health.faults import HealthStateMachine
-from tessera.agent.health.messages import HealthEvents
 from tessera.agent.health.preflight_runner import PreflightRunner
 from tessera.agent.inventory.device_state import DeviceScope
 from tessera.api.nodes.preflights import CardPreflight

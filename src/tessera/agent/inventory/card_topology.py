@@ -16,9 +16,8 @@ from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.api.nodes.node_topology import NETWORK_CARDS, UNKNOWN, JoinedCard, NodeTopology
 from tessera.limits.nodes import NAMES, NODE_CARDS
 from tessera.nvml.asynchronous import AsyncNvml
-from tessera.nvml.attributes import NvLink, PciPlace
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuInfo, GpuUuid
+from tessera.nvml.interface import GpuInfo, GpuUuid, NvLink, PciPlace
 from tessera.placement.topology import NVLINK_POINTS, CardLink, PciPath, Topology
 
 

@@ -18,9 +18,8 @@ from tessera.mig.geometry import Engines, Geometry, Profile
 from tessera.mig.models import model_by_product
 from tessera.mig.names import parse_profile_name
 from tessera.nvml.asynchronous import AsyncNvml
-from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.errors import GpuLost, NvmlError, NvmlNotFound, UnknownNvmlError
-from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuInstance, GpuUuid
+from tessera.nvml.interface import CardAttributes, GiProfileInfo, GpuInfo, GpuInstance, GpuUuid, MigAttributes, NvLink
 
 
 class _HasUuid(Protocol):

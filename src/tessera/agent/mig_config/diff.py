@@ -30,9 +30,8 @@ from tessera.agent.mig_config.events import (
     SetMigMode,
     UserPod,
 )
-from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.geometry import Geometry, Placement, occupancy_of, placement_mask
 from tessera.mig.layout_planning import HeldInstance, Infeasible, plan_transition
-from tessera.mig.occupancy import occupancy_of, placement_mask
 from tessera.nvml.interface import GpuInstance
 
 #: ``NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE`` and its ``_REV1``, which instances with media engines may have (nvml.h).

@@ -38,8 +38,16 @@ from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.events import APPLYING, CardGoal, CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
-from tessera.api.mig_layouts.generated import BALANCED, ENABLED, LayoutCardModel, generated_layouts, make_named_layout
-from tessera.api.mig_layouts.layouts_file import CardTarget, LayoutEntry, resolve_targets
+from tessera.api.mig_layouts.layouts_file import (
+    BALANCED,
+    ENABLED,
+    CardTarget,
+    LayoutCardModel,
+    LayoutEntry,
+    generated_layouts,
+    make_named_layout,
+    resolve_targets,
+)
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.advertisement import make_advertisement

@@ -21,9 +21,8 @@ from tessera.agent.base.state_file import StateFile
 from tessera.agent.mps.interfaces import DaemonId
 from tessera.clock import Clock
 from tessera.nvml.asynchronous import AsyncNvml
-from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import GpuLost, NotSupported, NvmlError, NvmlNotFound
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import ComputeMode, GpuUuid
 
 
 class DaemonRecord(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from tessera.agent.node_status.labels import (
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, MigDevice, SharingKind
 from tessera.api.sharing.profile import MigStrategy, SharingProfile
 from tessera.mig.names import resource_spelling
-from tessera.nvml.attributes import CardAttributes, MigAttributes
+from tessera.nvml.interface import CardAttributes, MigAttributes
 
 #: File in which Linux gives the machine's product name (Documentation/ABI/testing/sysfs-class-dmi).
 DMI_PRODUCT = Path("/sys/class/dmi/id/product_name")

@@ -201,7 +201,7 @@ class NodeStatusPublisher:
     ) -> None:
         """Records an Event for each condition that differs from the reported one.
 
-        Not for the health: each change of a card has an Event of its own (:mod:`tessera.agent.health.messages`).
+        Not for the health: each change of a card has an Event of its own (:mod:`tessera.agent.health.card_health`).
         """
         reported = self._adopt_conditions(node, desired, shown) if self._reported is None else self._reported
         about = make_reference(NODES, self._name, uid=node.metadata.uid)

@@ -17,16 +17,10 @@ from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.desired_config import ContainerEdits
 from tessera.agent.base.device_plugin import ResourcePlugin
 from tessera.agent.inventory.device_state import StartCheck
-from tessera.agent.sharing.allocate_response import (
-    AllocateOptions,
-    build_allocation,
-    needs_set,
-    set_name,
-    unique,
-)
+from tessera.agent.sharing.allocate_response import AllocateOptions, build_allocation, needs_set, set_name, unique
 from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
+from tessera.agent.sharing.occupancy import fence_reason
 from tessera.agent.sharing.offer import DecidedOffer, SharingSettings
-from tessera.agent.sharing.refusals import fence_reason
 from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, RequestRefused, check_request
 from tessera.api.sharing.devices import AdvertisedDevice as Entry

@@ -27,14 +27,7 @@ from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.sharing.allocate_response import RETRY, DeviceNodes, unique
 from tessera.agent.sharing.cdi import CdiPublisher
 from tessera.agent.sharing.device_plugin import AllocationCalls, AllocationTerms, StaticDevicePlugin
-from tessera.agent.sharing.offer import (
-    AppliedSharing,
-    DecidedOffer,
-    SharingProblem,
-    SharingSettings,
-    choose_offer,
-)
-from tessera.agent.sharing.refusals import (
+from tessera.agent.sharing.occupancy import (
     EntryKey,
     EntryStates,
     WithholdingReasons,
@@ -42,6 +35,13 @@ from tessera.agent.sharing.refusals import (
     find_withheld_entries,
     judge_entries,
     overcounted_resources,
+)
+from tessera.agent.sharing.offer import (
+    AppliedSharing,
+    DecidedOffer,
+    SharingProblem,
+    SharingSettings,
+    choose_offer,
 )
 from tessera.agent.sharing.served_resources import AdvertisedNames, ClosingDevices, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies

@@ -36,14 +36,17 @@ from tessera.agent.slices.events import (
     PodChanged,
     PodDeleted,
 )
-from tessera.agent.slices.executor import GpuSliceExecutor, SliceFollowUps
-from tessera.agent.slices.instaslice_status import InstasliceStatusWriter, NodeDescription, instaslice_event
+from tessera.agent.slices.executor import GpuSliceExecutor, SliceFollowUps, WholeCardExecutor
+from tessera.agent.slices.instaslice_status import (
+    InstasliceStatusWriter,
+    NodeCapacity,
+    NodeDescription,
+    instaslice_event,
+)
 from tessera.agent.slices.loans import recall_loans
-from tessera.agent.slices.node_capacity import NodeCapacity
 from tessera.agent.slices.slice_giver import MakeSliceGiver, NodeSlices, SliceGiver
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.agent.slices.whole_card import WholeCardExecutor
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid, resource_of
 from tessera.kube.backoff import Backoff

@@ -18,9 +18,9 @@ from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import DevicesBound, ObservedInstance
+from tessera.agent.slices.executor import WHOLE
 from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.agent.slices.whole_card import WHOLE
 from tessera.api.names import PodUid
 from tessera.claims.agent.claim_cdi import ClaimCdiFolder
 from tessera.claims.agent.claim_daemons import ClaimDaemons

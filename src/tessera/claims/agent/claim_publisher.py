@@ -41,8 +41,7 @@ from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import Node
 from tessera.kube.watch.informer import Informer
 from tessera.mig.geometry import Placement
-from tessera.nvml.attributes import CardAttributes
-from tessera.nvml.interface import family
+from tessera.nvml.interface import CardAttributes, family
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import yaml
 
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts
 from tessera.cli.base.console import say, say_document
-from tessera.provisioning.advise import emit
+from tessera.provisioning.advise import findings
 from tessera.provisioning.advise.findings import Finding, Labels, span
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import Advice, Bound, ReplaceLoop, Timers, empty_loop, provision_loop
@@ -179,25 +179,25 @@ def print_for_autoscaler(
         groups: the advice for each group.
         cluster: findings about all groups.
         facts: facts about the cluster's autoscaler.
-        form: one of :data:`tessera.provisioning.advise.emit.FORMATS`.
+        form: one of :data:`tessera.provisioning.advise.findings.FORMATS`.
     """
     advices = [each.advice for each in groups]
-    longest = emit.longest(advices)
+    longest = findings.longest(advices)
     for line in (*_warnings(groups, cluster), *_notes(form, longest.max_node_startup)):
         say(line, err=True)
     match form:
         case "openshift":
-            made = emit.openshift(longest, scale_down=facts.settings.scale_down is not False)
+            made = findings.openshift(longest, scale_down=facts.settings.scale_down is not False)
             say_document(yaml.safe_dump(made, sort_keys=False))
         case "flags":
-            say(*emit.flags(longest))
+            say(*findings.flags(longest))
         case "capi":
             for each in advices:
                 say(f"# node group {each.group or '(no name)'}: annotations of its MachineSet or MachineDeployment")
-                annotations = emit.capi(each, facts.annotation_group(each.group))
+                annotations = findings.capi(each, facts.annotation_group(each.group))
                 say_document(yaml.safe_dump(annotations, sort_keys=False))
         case _:
-            pools = [emit.karpenter(each, STARTUP_TAINT) for each in advices]
+            pools = [findings.karpenter(each, STARTUP_TAINT) for each in advices]
             say_document(yaml.safe_dump_all(pools, sort_keys=False))
 
 

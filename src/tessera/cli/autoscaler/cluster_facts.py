@@ -3,30 +3,39 @@
 The sources are OpenShift's ClusterAutoscaler, the flags of a Deployment that runs the cluster autoscaler, annotations
 of MachineSets and MachineDeployments, Karpenter's NodePools, nodes, and pods that request cards. A fact is unknown if
 its object does not exist or the user may not read it.
+
+Reads measured times from a file, or from the records of a cluster.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import click
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_LABEL, SYSTEM_NAMESPACE, is_on_demand
 from tessera.api.nodes.node_cards import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
-from tessera.api.nodes.node_pauses import NO_HELP_REASON, Pause, read_pause
+from tessera.api.nodes.node_groups import NO_HELP_REASON, Pause, read_pause
+from tessera.api.problems import FileRefused
+from tessera.cli.base.connection import CommandError, connect
 from tessera.cli.base.durations import parse_duration
+from tessera.cli.base.inputs import display_name, read_text
 from tessera.clock import parse_time_or_zero
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, EVENTS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
-from tessera.provisioning.advise.emit import CAPI_GROUP, CAPI_OPTIONS, OPENSHIFT_GROUP
-from tessera.provisioning.advise.findings import Labels
-from tessera.provisioning.advise.samples import SAMPLE_ROWS, GroupTimes, from_records
+from tessera.nesting import decode_json
+from tessera.provisioning.advise.findings import CAPI_GROUP, CAPI_OPTIONS, OPENSHIFT_GROUP, Labels
+from tessera.provisioning.advise.samples import A_WEEK, SAMPLE_ROWS, GroupTimes, from_file, from_records, refusal_lines
 from tessera.provisioning.advise.timers import DEFAULTS, Timers
 from tessera.provisioning.advise.warm import CUTOFF
-from tessera.provisioning.history import RECORDS_NAME, ProvisioningHistory
+from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
+from tessera.provisioning.report.reading import read_records
 from tessera.provisioning.tracking.timestamps import KARPENTER_LABEL, has_gpu_limits, node_group
 
 CLUSTER_AUTOSCALERS = Resource(
@@ -424,3 +433,95 @@ def _amount(node: Node, resource: str) -> int:
         return integer_value(node.status.allocatable.get(resource, "0"))
     except ValueError:
         return 0
+
+
+FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+
+
+def times_and_facts(
+    samples: Path | None, kubeconfig: Path | None, context: str | None
+) -> "tuple[tuple[GroupTimes, ...], ClusterFacts]":
+    """The measured times, and the facts about the autoscaler; there are none if the times come from a file.
+
+    Args:
+        samples: the file; None for the cluster.
+        kubeconfig: value of the option.
+        context: value of the option.
+
+    Raises:
+        CommandError: the file has mistakes.
+    """
+    from tessera.cli.autoscaler.cluster_facts import NOTHING, read_cluster
+
+    if samples is not None:
+        return _read(samples), NOTHING
+
+    async def read() -> "tuple[tuple[GroupTimes, ...], ClusterFacts]":
+        async with connect("tessera-autoscaler", kubeconfig, context) as client:
+            return await read_cluster(client)
+
+    return asyncio.run(read())
+
+
+def _read(file: Path) -> "tuple[GroupTimes, ...]":
+    try:
+        return read_times(read_text(file), display_name(file))
+    except FileRefused as error:
+        first, *mistakes = refusal_lines(display_name(file), error)
+        raise CommandError(f"error: {first}", *mistakes) from error
+
+
+def read_times(text: str, name: str) -> tuple[GroupTimes, ...]:
+    """The times in a file.
+
+    Args:
+        text: its content.
+        name: its name in messages.
+
+    Raises:
+        FileRefused: rows have mistakes.
+        ValueError: records or results have mistakes; the text names file, place and mistake.
+    """
+    loaded = _first(text)
+    if isinstance(loaded, dict) and "results" in loaded:
+        return _of_results(text, name)
+    if RECORDS_KEY in text or (isinstance(loaded, dict) and {"records", "node"} & set(loaded)):
+        return from_records(read_records(text, name))
+    return from_file(text)
+
+
+def _first(text: str) -> Any:
+    """The JSON value of the text or of its first line; the first element of a list; None for other text."""
+    for part in (text, text.lstrip().partition("\n")[0]):
+        try:
+            loaded = decode_json(part)
+        except msgspec.DecodeError:
+            continue
+        return loaded[0] if isinstance(loaded, list) and loaded else loaded
+    return None
+
+
+class _Result(msgspec.Struct):
+    """The samples of a scenario, as ``tessera bench`` writes them."""
+
+    experiment: str
+    scenario: str
+    samples: tuple[Annotated[float, msgspec.Meta(ge=0, le=A_WEEK)], ...] = ()
+    simulated: bool = False
+
+
+class _Results(msgspec.Struct):
+    results: tuple[_Result, ...]
+
+
+def _of_results(text: str, name: str) -> tuple[GroupTimes, ...]:
+    """Returns the times of new nodes from Ready on, which ``tessera bench autoscale`` measures."""
+    try:
+        results = msgspec.json.decode(text, type=_Results).results
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{name}: holds no results of experiments: {error}") from None
+    return tuple(
+        GroupTimes(group=each.scenario, ready=each.samples, simulated=each.simulated)
+        for each in results
+        if each.experiment == "autoscale"
+    )

@@ -10,16 +10,19 @@ import msgspec
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import print_registries_note
-from tessera.driver.coverage.kernel_sources import apt_kernels, rhcos_version, toolkit_kernel, with_large_pages
 from tessera.driver.coverage.kernels import (
     CONFIG_MAP,
     NextKernel,
     add_kernels,
+    apt_kernels,
     content_lines,
     newer_kernels,
     newest_kernels,
     parse_kernel,
     parse_kernel_lists,
+    rhcos_version,
+    toolkit_kernel,
+    with_large_pages,
 )
 from tessera.driver.coverage.report import expected_kernels
 from tessera.driver.driver_sets import PoolKey

@@ -13,7 +13,7 @@ Rules:
   (:func:`tessera.cli.install.ownership.is_left_alone`).
 - Objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
   right to evict, protections that are left out, and the policy about pods that use GPUs without a request. The fields
-  of ConfigMaps with the file of an option are withdrawn (:mod:`tessera.cli.install.option_files`): the node groups, and
+  of ConfigMaps with the file of an option are withdrawn (:mod:`tessera.cli.install.ownership`): the node groups, and
   the authorities of registries unless builds still trust them. The ClusterPolicy and NVIDIADriver are
   different: a forgotten option must remove no driver, so they are deleted only if the user says so or if others replace
   them.
@@ -33,14 +33,17 @@ from tessera.cli.install.manifests import (
     Manifest,
     builds_mount_it,
 )
-from tessera.cli.install.option_files import APPLY, FILES, is_file, withdraw_file
 from tessera.cli.install.ownership import (
+    APPLY,
+    FILES,
     LAST_APPLIED,
     has_applied,
+    is_file,
     is_left_alone,
     is_made_class,
     is_ours,
     take_over_fields,
+    withdraw_file,
 )
 from tessera.cli.install.protections import OBJECTS
 from tessera.cli.install.rendering import DASHBOARD, option

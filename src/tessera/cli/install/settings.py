@@ -12,8 +12,12 @@ from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import display_name, read_text
 from tessera.cli.install.manifests import Manifest
 from tessera.gpu_operator.settings.driver_objects import drivers_of_values
-from tessera.gpu_operator.settings.embedded_values import find_values
-from tessera.gpu_operator.settings.plugin_chart import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
+from tessera.gpu_operator.settings.embedded_values import (
+    PLUGIN_ADVICE,
+    find_plugin_values,
+    find_values,
+    is_plugin_chart,
+)
 from tessera.gpu_operator.settings.settings_reader import POLICY_KIND, OperatorSettings, read_settings
 
 

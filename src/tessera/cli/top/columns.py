@@ -88,7 +88,7 @@ def cells_of(row: "CardRow | LeaseRow | ServiceRow | TeamRow") -> tuple[str, ...
 
 def table(view: TopView, usage: "Usage", width: int = 0, *, wide: bool = True) -> list[str]:
     """The summary and all rows, as plain text; ``wide`` for all columns."""
-    from tessera.cli.base.table import fit_terminal, table_lines
+    from tessera.cli.base.console import fit_terminal, table_lines
 
     rows = view.select(usage)
     lines = [summary(usage, width)]

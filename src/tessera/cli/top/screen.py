@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tessera.cli.base.table import fit_terminal, table_cells
+from tessera.cli.base.console import fit_terminal, table_cells
 from tessera.cli.base.usage import percent
 from tessera.cli.top.columns import cells_of, columns_of, empty, summary, sums_of, warnings
 from tessera.observe.service_rows import ServiceRow

@@ -27,8 +27,7 @@ from typing import NamedTuple
 
 from tessera.api.names import PodUid
 from tessera.clock import parse_time_or_zero, rfc3339
-from tessera.controller.objects.owners import Owner
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo
 
 #: Most pods that left while they waited, whose age the next pod of their owner takes over. As many as a large queue
 #: has; of more, the namespace with the most loses one.
@@ -41,7 +40,7 @@ REMEMBERED_AGES_OF_NAMESPACE = 1_000
 EXPIRY = 86_400.0
 #: Seconds between two pods of an owner that count at most for the age of the second.
 PAUSE = 60.0
-#: Seconds within which a waiting pod is told so (:mod:`tessera.forecast.queue.announcements`).
+#: Seconds within which a waiting pod is told so (:mod:`tessera.forecast.queue.published_reasons`).
 UNTOLD = 60.0
 
 

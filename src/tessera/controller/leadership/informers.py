@@ -30,8 +30,7 @@ from tessera.api.pods.gangs import POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, read_queue
 from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import read_node
-from tessera.controller.objects.owners import Owner, OwnerReader, Workload
-from tessera.controller.objects.pod_info import read_pod
+from tessera.controller.objects.pod_info import Owner, OwnerReader, Workload, read_pod
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     InstasliceDeleted,

@@ -14,13 +14,11 @@ from dataclasses import replace
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
 from tessera.controller.base import PREFERENCE_PRICES, ControllerMetrics
-from tessera.controller.defaults.default_settings import DefaultSettings
-from tessera.controller.defaults.exempt_namespaces import exempt_add_ons
+from tessera.controller.defaults.default_settings import DefaultSettings, exempt_add_ons
 from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.health.fault_breaker import FaultBreaker
-from tessera.controller.health.fault_evictions import FaultEvictions
-from tessera.controller.health.reboot_annotations import RebootAnnotations, RepairSettings
+from tessera.controller.health.fault_evictions import FaultEvictions, RebootAnnotations, RepairSettings
 from tessera.controller.health.silent_agents import SilentAgents
 from tessera.controller.leadership.informers import (
     ConstraintInformers,

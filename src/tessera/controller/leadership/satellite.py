@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.clock import Clock
 from tessera.controller.base import BreakerLimits, MoveSettings
-from tessera.controller.objects.owners import OwnerReader
+from tessera.controller.objects.pod_info import OwnerReader
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer

@@ -38,8 +38,8 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
 from tessera.kube.leader_election import LeaderElector
 from tessera.kube.runtime import KubeRuntime
+from tessera.mig.geometry import free_slots, free_starts
 from tessera.mig.names import parse_profile_name
-from tessera.mig.occupancy import free_slots, free_starts
 from tessera.reasons.reason import Reason, Refusal
 from tessera.replay.service import Recorders, serve_records
 from tessera.serving.status_server import serve_status

@@ -35,8 +35,7 @@ from tessera.controller.slicing.state.reservation_rules import (
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits.planning import DECISION_STEPS
-from tessera.mig.geometry import Geometry, Profile
-from tessera.mig.occupancy import free_slots
+from tessera.mig.geometry import Geometry, Profile, free_slots
 from tessera.placement.fleet import Fleet
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import Fragmented, Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull, Reason

@@ -11,9 +11,8 @@ import msgspec
 from tessera.api.nodes.driver_status import DRIVER_CONDITION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import DriverSet
-from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.nodes.node_facts import CHANGING, DriverNodeFacts, UpgradeRecord
 from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods
-from tessera.driver.nodes.upgrade_record import CHANGING, UpgradeRecord
 from tessera.kube.resources import Condition
 from tessera.limits.messages import CONDITION_MESSAGE
 from tessera.text import one_line

@@ -24,7 +24,15 @@ from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.driver.driver_sets import DriverChoice, DriverSet, PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, DOCKER, Runtime
-from tessera.driver.nodes.node_facts import AgentsWord, DriverNodeFacts
+from tessera.driver.nodes.node_facts import (
+    AgentsWord,
+    DriverNodeFacts,
+    UpgradeRecord,
+    UpgradeState,
+    parse_upgrade_record,
+    parse_upgrade_state,
+    referenced_sets,
+)
 from tessera.driver.nodes.node_status import (
     NodeState,
     add_dates,
@@ -34,13 +42,6 @@ from tessera.driver.nodes.node_status import (
     status_condition,
 )
 from tessera.driver.nodes.pod_facts import NodePods
-from tessera.driver.nodes.upgrade_record import (
-    UpgradeRecord,
-    UpgradeState,
-    parse_upgrade_record,
-    parse_upgrade_state,
-    referenced_sets,
-)
 from tessera.driver.planning.interface import (
     ApplyToolkit,
     ClusterPlan,

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import Any
 
 from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.rollout.failure_history import (
+from tessera.driver.rollout.candidates import (
     FAILURES_CONFIG_MAP,
     SetFailures,
     add_failure,
@@ -32,7 +32,7 @@ from tessera.driver.rollout.instructions import (
     PullImage,
     RecordFailure,
 )
-from tessera.driver.rollout.node_view_reader import PULL_APP, PULL_SET_LABEL, live_pods
+from tessera.driver.rollout.node_view import PULL_APP, PULL_SET_LABEL, live_pods
 from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS

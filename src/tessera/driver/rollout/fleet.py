@@ -23,18 +23,20 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.driver.nodes.upgrade_record import UpgradeState
+from tessera.driver.nodes.node_facts import UpgradeState
 from tessera.driver.rollout.candidates import (
     Budget,
+    Failures,
+    failure_update,
     is_in_progress,
     is_proven,
     is_up_to_date,
     refusal_reason,
+    reload_stop_reason,
     upgrade_order,
     usage_reason,
     wants_upgrade,
 )
-from tessera.driver.rollout.failure_history import Failures, failure_update, reload_stop_reason
 from tessera.driver.rollout.instructions import DeletePull, Instruction, NodeStep, PullImage
 from tessera.driver.rollout.node_view import NodeView, PullProgress
 from tessera.driver.rollout.state_machine import (

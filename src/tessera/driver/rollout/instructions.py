@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
-from tessera.driver.nodes.upgrade_record import (
+from tessera.driver.nodes.node_facts import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,

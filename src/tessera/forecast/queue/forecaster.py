@@ -20,12 +20,10 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.calibration import Calibration, FirstForecast, Outcomes, Range
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LIFE_NAME, LifeEstimator
-from tessera.forecast.past_times import LEAST_LONGER_WAITS
-from tessera.forecast.queue.announcements import ChangedEnds
+from tessera.forecast.past_times import LEAST_LONGER_WAITS, SurvivalCurve
 from tessera.forecast.queue.competition import CurrentPage, Place, places, waiting_in_order
-from tessera.forecast.queue.job_deadlines import JobDeadlines
-from tessera.forecast.queue.lease_tracker import LeaseTracker, TrackedPod
-from tessera.forecast.queue.published_reasons import HeldBack, PublishedReasons
+from tessera.forecast.queue.lease_tracker import JobDeadlines, LeaseTracker, TrackedPod
+from tessera.forecast.queue.published_reasons import ChangedEnds, HeldBack, PublishedReasons
 from tessera.forecast.queue_page import (
     DEADLINE,
     HISTORY,
@@ -37,9 +35,16 @@ from tessera.forecast.queue_page import (
     SpareSlices,
 )
 from tessera.forecast.rate import RecentStarts
-from tessera.forecast.simulation import HORIZON, Simulation, StartForecast
-from tessera.forecast.situation import Claims, Holder, LifeEstimate, Situation, Waiter
-from tessera.forecast.survival import SurvivalCurve
+from tessera.forecast.simulation import (
+    HORIZON,
+    Claims,
+    Holder,
+    LifeEstimate,
+    Simulation,
+    Situation,
+    StartForecast,
+    Waiter,
+)
 from tessera.placement.card_table import CardTable
 from tessera.reasons.reason import OtherGate, Reason, SharedClaim
 from tessera.reasons.words import sentence

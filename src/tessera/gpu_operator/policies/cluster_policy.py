@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from tessera.gpu_operator.fields.keys import POLICY, check_keys
-from tessera.gpu_operator.fields.notices import is_set, list_ineffective
-from tessera.gpu_operator.fields.without_effect import DAEMONSETS, DRIVER, TOOLKIT
+from tessera.gpu_operator.fields.without_effect import DAEMONSETS, DRIVER, TOOLKIT, is_set, list_ineffective
 from tessera.gpu_operator.policies import chart_defaults as chart
 from tessera.gpu_operator.policies.chart_defaults import judge_toolkit_env
 from tessera.gpu_operator.policies.driver_policy import (

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
-from tessera.gpu_operator.fields.notices import is_set
+from tessera.gpu_operator.fields.without_effect import is_set
 from tessera.gpu_operator.limits import POLICY_TEXT
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.kube.quantity import parse_quantity

@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem
-from tessera.gpu_operator.fields.notices import is_set, is_switched_off
-from tessera.gpu_operator.fields.without_effect import SINGLE, WITHOUT_DRIVERS
+from tessera.gpu_operator.fields.without_effect import SINGLE, WITHOUT_DRIVERS, is_set, is_switched_off
 from tessera.gpu_operator.policies import chart_defaults as chart
 from tessera.gpu_operator.policies.cluster_policy import API_VERSION, KIND, asks_for_drivers, read_cluster_policy
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy

@@ -24,8 +24,7 @@ from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector,
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.gpu_operator.fields.keys import POLICY, VALUES, as_rendered, check_keys
-from tessera.gpu_operator.fields.notices import list_unsupported
-from tessera.gpu_operator.fields.without_effect import SINGLE
+from tessera.gpu_operator.fields.without_effect import SINGLE, list_unsupported
 from tessera.gpu_operator.policies.chart_defaults import DRIVER_ROOT
 from tessera.gpu_operator.policies.cluster_policy import API_VERSION, KIND
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy

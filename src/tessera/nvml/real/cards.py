@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace, pcie_bandwidth
 from tessera.nvml.errors import (
     DRIVER_CODES,
     LOST_CODES,
@@ -29,7 +28,17 @@ from tessera.nvml.errors import (
     UnknownNvmlError,
     translate_errors,
 )
-from tessera.nvml.interface import GpuInfo, GpuUuid, MigUuid
+from tessera.nvml.interface import (
+    CardAttributes,
+    ComputeMode,
+    GpuInfo,
+    GpuUuid,
+    MigAttributes,
+    MigUuid,
+    NvLink,
+    PciPlace,
+    pcie_bandwidth,
+)
 from tessera.nvml.real.events import decode_text
 from tessera.nvml.real.library import fabric_info
 
@@ -323,7 +332,7 @@ def read_place(folder: Path, memory_node: int | None = None) -> PciPlace:
 
     Args:
         folder: the kernel's folder of the device, or a link to it.
-        memory_node: see :class:`~tessera.nvml.attributes.PciPlace`.
+        memory_node: see :class:`~tessera.nvml.interface.PciPlace`.
     """
     node = read_number(folder / "numa_node")
     return PciPlace(

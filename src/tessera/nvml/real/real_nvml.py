@@ -8,7 +8,7 @@ NVML leaves these tasks to its caller:
 
 * a profile's table is fixed for a card, so it is read once;
 * a card that does not answer is listed by the name that it had (:mod:`tessera.nvml.known_cards`);
-* a reset of a card needs another tool and ends the session meanwhile (:mod:`tessera.nvml.real.session`);
+* a reset of a card needs another tool and ends the session meanwhile (:mod:`tessera.nvml.real.library`);
 * compute-instance profiles are found by their own index, which follows from the slice count and not from the GPU
   instance's profile.
 """
@@ -24,7 +24,6 @@ from typing import Any
 import msgspec
 
 from tessera.mig.names import resource_spelling
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace
 from tessera.nvml.errors import (
     DRIVER_CODES,
     GpuLost,
@@ -36,7 +35,9 @@ from tessera.nvml.errors import (
     translate_errors,
 )
 from tessera.nvml.interface import (
+    CardAttributes,
     ComputeInstance,
+    ComputeMode,
     DeviceFile,
     DeviceMemory,
     GiProfileInfo,
@@ -46,18 +47,28 @@ from tessera.nvml.interface import (
     GpuInstance,
     GpuProcess,
     GpuUuid,
+    MigAttributes,
     MigModeResult,
     MigUuid,
+    NvLink,
+    PciPlace,
 )
 from tessera.nvml.known_cards import UNREAD, KnownCards
 from tessera.nvml.measurements import Measurements, ProcessActivity
 from tessera.nvml.real.cards import RealCardReader
 from tessera.nvml.real.device_nodes import card_device_files, mig_device_files
 from tessera.nvml.real.events import decode_text, event_kinds, instance_id
-from tessera.nvml.real.library import compute_processes, load, memory_sizes, mps_clients, unload
+from tessera.nvml.real.library import (
+    NvmlSession,
+    compute_processes,
+    load,
+    memory_sizes,
+    mps_clients,
+    reset_card,
+    unload,
+)
 from tessera.nvml.real.meter import CardMeter
 from tessera.nvml.real.mig import MigReader
-from tessera.nvml.real.session import NvmlSession, reset_card
 
 _MIB = 1024 * 1024
 

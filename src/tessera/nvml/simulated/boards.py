@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.mig.geometry import Profile
-from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink, PciPlace, pcie_bandwidth
-from tessera.nvml.interface import GpuInfo
+from tessera.nvml.interface import CardAttributes, GpuInfo, MigAttributes, NvLink, PciPlace, pcie_bandwidth
 from tessera.nvml.simulated.machine_state import SimCard
 
 #: A data-centre card as it is sold: a 3D controller, ECC on, no recovery action, 16 lanes of PCIe 4 (as A100).

@@ -1,7 +1,7 @@
 """Measurements of simulated cards, derived from their processes.
 
 A process has an activity, the share of its device's time in which it computes, and a kind of work
-(:mod:`tessera.nvml.simulated.kinds_of_work`). Everything else follows from these by plain rules: power and temperature
+(:mod:`tessera.nvml.simulated.machine_state`). Everything else follows from these by plain rules: power and temperature
 rise with it, a busy card runs at its highest clock, memory is what its processes hold. The rules are not measured on
 hardware. Which quantities exist follows the hardware: GPM from Hopper on, no utilization and no NVLink counters in MIG
 mode, none of NVLinks on a card without them, no memory on a card that reports none. Values that a test or the lab has
@@ -17,8 +17,7 @@ from typing import NamedTuple
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.measurements import ACTIVITIES, Absence, Measurements, ProcessActivity, Quantity
 from tessera.nvml.simulated.boards import attributes_of, has_encoders, link_count
-from tessera.nvml.simulated.kinds_of_work import WORKS
-from tessera.nvml.simulated.machine_state import SimCard, SimDevice, SimGpuInstance, SimProcess
+from tessera.nvml.simulated.machine_state import WORKS, SimCard, SimDevice, SimGpuInstance, SimProcess
 from tessera.nvml.simulated.mig_rules import read_memory
 
 #: First compute capability with GPM (NVIDIA, NVML API reference: Hopper).

@@ -8,9 +8,7 @@ and may compute on several devices. A device has no more memory than its card or
 one GPU instance share it.
 """
 
-from tessera.mig.geometry import Geometry, Profile, UnknownProfileError
-from tessera.mig.occupancy import find_conflict, free_starts, occupancy_of
-from tessera.nvml.attributes import ComputeMode, MigAttributes
+from tessera.mig.geometry import Geometry, Profile, UnknownProfileError, find_conflict, free_starts, occupancy_of
 from tessera.nvml.errors import (
     DriverNotLoaded,
     GpuLost,
@@ -20,7 +18,16 @@ from tessera.nvml.errors import (
     NotSupported,
     NvmlNotFound,
 )
-from tessera.nvml.interface import ComputeInstance, DeviceMemory, GiProfileInfo, GpuInstance, GpuProcess, MigModeResult
+from tessera.nvml.interface import (
+    ComputeInstance,
+    ComputeMode,
+    DeviceMemory,
+    GiProfileInfo,
+    GpuInstance,
+    GpuProcess,
+    MigAttributes,
+    MigModeResult,
+)
 from tessera.nvml.simulated.boards import mig_attributes, profile_memory_mib
 from tessera.nvml.simulated.machine_state import (
     MachineState,

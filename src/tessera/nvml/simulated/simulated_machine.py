@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink, PciPlace
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, InUse, NotSupported, NvmlError, ResetRequired
 from tessera.nvml.interface import (
+    CardAttributes,
     ComputeInstance,
+    ComputeMode,
     DeviceFile,
     DeviceMemory,
     GiProfileInfo,
@@ -32,8 +33,11 @@ from tessera.nvml.interface import (
     GpuInstance,
     GpuProcess,
     GpuUuid,
+    MigAttributes,
     MigModeResult,
     MigUuid,
+    NvLink,
+    PciPlace,
 )
 from tessera.nvml.known_cards import KnownCards
 from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity

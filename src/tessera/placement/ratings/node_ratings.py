@@ -38,8 +38,7 @@ from tessera.placement.ratings.card_demand import (
     free_parts,
 )
 from tessera.placement.ratings.rankings import Ranking, Rankings, RatedRooms
-from tessera.placement.ratings.room_index import AlikeNodes, RoomIndex
-from tessera.placement.ratings.room_rating import Rating
+from tessera.placement.ratings.room_rating import AlikeNodes, Rating, RoomIndex
 from tessera.placement.step_budget import StepBudget
 from tessera.placement.topology import LinkRatings
 

@@ -8,8 +8,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.placement.ratings.card_demand import CardRequest, Kind, TypicalRequests
-from tessera.placement.ratings.room_index import AlikeNodes, RoomIndex, Shape, by_order
-from tessera.placement.ratings.room_rating import Rating, RoomLoss, RoomRating
+from tessera.placement.ratings.room_rating import AlikeNodes, Rating, RoomIndex, RoomLoss, RoomRating, Shape, by_order
 from tessera.placement.step_budget import StepBudget
 from tessera.placement.topology import LinkRatings
 

@@ -27,14 +27,13 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint
 from tessera.limits.messages import CONDITION_MESSAGE
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord, current_phase
 from tessera.provisioning.node_readiness import (
     allocatable_text,
     driver_status,
     driver_text,
     missing_offer,
 )
-from tessera.provisioning.phases import current_phase
 
 #: By the phase that blocks: reason of the condition, and the thing that the node waits for.
 BLOCKING = {

@@ -33,8 +33,7 @@ from tessera.provisioning.startup.deadline import (
     deadline_began,
     shared_cause_text,
 )
-from tessera.provisioning.tracking.machines import MachineRequest
-from tessera.provisioning.tracking.timestamps import tessera_app
+from tessera.provisioning.tracking.timestamps import MachineRequest, tessera_app
 from tessera.provisioning.tracking.tracker import Tracker
 from tessera.text import count_noun, list_names
 

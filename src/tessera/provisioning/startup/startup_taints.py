@@ -20,10 +20,9 @@ from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
 from tessera.limits.messages import CONDITION_MESSAGE
-from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.recording import HistoryStore
+from tessera.provisioning.recording import HistoryStore, ProvisioningMetrics
 from tessera.provisioning.startup.deadline import (
     BLOCKING,
     EXTENDED,

@@ -32,10 +32,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
-from tessera.provisioning.phases import ROUNDED
-from tessera.provisioning.tracking.machines import MachineRequest
-from tessera.provisioning.tracking.timestamps import NodeTimestamps, PodRole, PodTimestamps
+from tessera.provisioning.milestones import ROUNDED, Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
+from tessera.provisioning.tracking.timestamps import MachineRequest, NodeTimestamps, PodRole, PodTimestamps
 
 #: Seconds within which two moments count as one; times in objects are whole seconds.
 SAME_MOMENT = 5.0

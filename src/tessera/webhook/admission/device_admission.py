@@ -43,8 +43,14 @@ from tessera.limits.pods import POD_TEMPLATES
 from tessera.offers.selection import Nodes
 from tessera.reasons.words import cannot_hold
 from tessera.text import one_line
-from tessera.webhook.admission.annotations import refuse_wrong_gang, refuse_wrong_update
-from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, size_of
+from tessera.webhook.admission.pod_json import (
+    Operation,
+    PodSchema,
+    Spec,
+    refuse_wrong_gang,
+    refuse_wrong_update,
+    size_of,
+)
 from tessera.webhook.admission.slice_admission import gate_operations
 from tessera.webhook.admission.template_admission import decide_each, requested_resources
 from tessera.webhook.base import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing

@@ -40,7 +40,6 @@ from tessera.limits.processes import REVIEW_BODY
 from tessera.nesting import decode_json
 from tessera.offers.selection import Nodes
 from tessera.text import one_line
-from tessera.webhook.admission.annotations import warn_of_idle_update
 from tessera.webhook.admission.decision import decide_admission, whole_card_slice
 from tessera.webhook.admission.device_admission import (
     check_managed_templates,
@@ -48,7 +47,7 @@ from tessera.webhook.admission.device_admission import (
     find_impossible_devices,
     requested_devices,
 )
-from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, size_of
+from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, size_of, warn_of_idle_update
 from tessera.webhook.admission.slice_admission import gate_claiming_pod
 from tessera.webhook.admission.template_admission import DecideTemplates, decide_template, decide_templates
 from tessera.webhook.base import (

@@ -51,8 +51,7 @@ from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import NeverFits
 from tessera.reasons.words import sentence
 from tessera.text import count_noun, one_line
-from tessera.webhook.admission.annotations import refuse_wrong_gang, refuse_wrong_update
-from tessera.webhook.admission.pod_json import Operation, add_operation
+from tessera.webhook.admission.pod_json import Operation, add_operation, refuse_wrong_gang, refuse_wrong_update
 from tessera.webhook.base import PodRefused, Rule, SpendTime, spend_nothing
 from tessera.webhook.nodes.capabilities import MODEL_PROFILES, Capabilities, GroupNode, NodeSets
 from tessera.webhook.nodes.restriction import read_restriction

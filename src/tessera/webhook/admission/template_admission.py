@@ -11,7 +11,7 @@ Templates without slices, memory quota or requirements are left alone, and count
 kinds have nothing to do with slices. :func:`asks` is what the condition of ``jobs.tessera.dev`` says of a Job.
 
 A later decision on a pod of the template changes nothing but its gate, and so does a second one on the template. An
-object that Kueue does not hold gets at most the size of a gang (:mod:`tessera.webhook.admission.annotations`): its pods
+object that Kueue does not hold gets at most the size of a gang (:mod:`tessera.webhook.admission.pod_json`): its pods
 are decided on when they are created, by the cards of that time.
 """
 
@@ -24,9 +24,8 @@ from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
 from tessera.api.pods.requirements import PREFIX
 from tessera.api.pods.templates import Path, TemplateKind, find_templates, is_queued
 from tessera.limits.pods import POD_TEMPLATES
-from tessera.webhook.admission.annotations import write_gang_size
 from tessera.webhook.admission.decision import refuse_share_counts, translate_requirements
-from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, apply_operations, size_of
+from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, apply_operations, size_of, write_gang_size
 from tessera.webhook.admission.slice_admission import patch_for_slices
 from tessera.webhook.base import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.nodes.capabilities import Capabilities

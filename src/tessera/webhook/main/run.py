@@ -36,9 +36,8 @@ from tessera.webhook.base import (
 )
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
-from tessera.webhook.serving.certificate_manager import CertificateManager
+from tessera.webhook.serving.certificate_manager import CertificateManager, GivenCertificate
 from tessera.webhook.serving.certificates import Certificate, load_certificate
-from tessera.webhook.serving.given_certificate import GivenCertificate
 from tessera.webhook.serving.server import Answer, serve_reviews
 
 _log = logging.getLogger(__name__)

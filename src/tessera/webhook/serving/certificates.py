@@ -2,7 +2,7 @@
 
 Pure except for randomness and :func:`load_certificate`. ``cryptography`` makes the certificates; the rotation is
 hand-written, because cert-manager would be a second installation that every cluster needs. Where it is installed, it
-can do the same (:mod:`tessera.webhook.serving.given_certificate`).
+can do the same (:mod:`tessera.webhook.serving.certificate_manager`).
 
 Every rotation makes a new authority with exactly one certificate, and discards the authority's key, so that nobody can
 sign another one. The bundle that the API server trusts has each authority until its certificate has expired, so that

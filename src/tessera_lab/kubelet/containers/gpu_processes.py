@@ -18,7 +18,7 @@ from tessera.agent.base.processes import ContainerId, ProcessHandle, ProcessId, 
 from tessera.api.names import PodUid
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import MigUuid
-from tessera.nvml.simulated.kinds_of_work import ORDINARY, WORKS
+from tessera.nvml.simulated.machine_state import ORDINARY, WORKS
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 #: UUID of a card or MIG device that a container sees.

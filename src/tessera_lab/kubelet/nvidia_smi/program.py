@@ -18,9 +18,8 @@ from time import gmtime, strftime
 
 from tessera.agent.inventory.card_topology import CardLinks, PcieLevel, matrix_of, topology_of
 from tessera.explain.topology_text import matrix_text
-from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import DeviceMemory, Nvml
+from tessera.nvml.interface import ComputeMode, DeviceMemory, Nvml
 from tessera.nvml.measurements import Quantity
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.kubelet.nvidia_smi.cards import MigDevice, ShownCard, describe_problem, draw_list, find_cards

@@ -12,8 +12,7 @@ from itertools import islice
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
-from tessera.controller.cluster.node_images import IMAGE_POINTS
-from tessera.controller.cluster.node_index import NodeIndex
+from tessera.controller.cluster.node_index import IMAGE_POINTS, NodeIndex
 from tessera.controller.filters.pod_affinity import PodAffinityFilter
 from tessera.controller.filters.resources import Filter, FreeAmounts
 from tessera.controller.objects.node_info import NodeInfo
@@ -24,9 +23,10 @@ from tessera.controller.slicing.planning.replicas import APART, ReplicaPlaces, R
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.slicer_state import AllocationTable
 from tessera.limits.planning import BATCH_PODS
+from tessera.placement.batch import Plan
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.plan import Plan, plan
+from tessera.placement.plan import plan
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import Reason

@@ -11,8 +11,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.owners import Owner, Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.instructions import Evict

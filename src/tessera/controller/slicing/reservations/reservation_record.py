@@ -13,8 +13,7 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice, Name, PodRef, Slices
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.owners import Owner
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo
 from tessera.controller.slicing.state.reservation import HORIZON, INHERITED, RESERVATIONS, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, overlap, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState

@@ -13,8 +13,7 @@ from tessera.api.names import NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import NodeInfo
-from tessera.controller.objects.owners import Owner, Workload
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.state.instructions import Ungate, Write
 
 

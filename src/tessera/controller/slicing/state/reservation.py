@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.objects.owners import Owner
+from tessera.controller.objects.pod_info import Owner
 from tessera.controller.slicing.state.waiting_pod import QueueKey
 from tessera.placement.cards import SPARE_OF, Hold
 
