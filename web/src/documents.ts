@@ -160,7 +160,7 @@ export interface ServiceUpdate {
   step: string;
   /** The same in some words. */
   state: string;
-  /** The same as `tessera why` says it of the pod that is next. */
+  /** What `tessera why` says of the pod that is next, after its name. */
   text: string;
   /** It does not go on before a person acts. */
   stuck?: boolean;

@@ -169,7 +169,8 @@ class Aliases:
         if self._visibility.full:
             return page
         rows = [self._redactor.redact(each, self._visibility) for each in page.pods if self._visible(each.namespace)]
-        return QueuePage(leads=page.leads, taken=page.taken, age=page.age, pods=tuple(rows), spare=page.spare)
+        spare = tuple(self._redactor.redact(each, self._visibility) for each in page.spare)
+        return QueuePage(leads=page.leads, taken=page.taken, age=page.age, pods=tuple(rows), spare=spare)
 
     # The agents' pages. What is hidden is made anew from the public values, so that a field that comes later is hidden.
 

@@ -12,7 +12,7 @@ from tessera.clock import rfc3339
 from tessera.nesting import decode_json
 from tessera.reasons.reason import Blocker, Reason
 from tessera.text import count_noun
-from tessera.visibility import PodName, PodNamespace, PodText, Public
+from tessera.visibility import PodName, PodNamespace, PodText, Public, QueueName
 
 #: The page, and the port of the controller that serves it.
 QUEUE_PATH = "/queue"
@@ -108,7 +108,7 @@ class SpareSlices(_Wire, frozen=True):
         why: how the number came, if the queue leaves it to the controller.
     """
 
-    queue: Public
+    queue: QueueName
     profile: Public
     free: int
     wanted: int

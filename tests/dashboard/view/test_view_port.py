@@ -30,7 +30,7 @@ from tessera.dashboard.view.objects import GPU_HOURS, MAPS, RESOURCES, USAGES, W
 from tessera.dashboard.view.run import API_SERVICE
 from tessera.doctor.manifests import deploy_folder
 from tessera.doctor.reading import read_facts
-from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, SpareSlices
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.reasons.reason import Blocker, Full
 from tessera.signals.page import REQUESTS, Service, SignalsPage
@@ -161,14 +161,17 @@ async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbo
     )
     theirs = QueuedPod(namespace="other", name="hidden", since=now, position=1, of=2)
     async with served() as view:
-        await view.cluster.add_controller(QueuePage(leads=True, taken=now, pods=(theirs, mine)))
+        spare = SpareSlices(queue="hidden", profile="7g.40gb", free=0, wanted=1)
+        await view.cluster.add_controller(QueuePage(leads=True, taken=now, pods=(theirs, mine), spare=(spare,)))
         await view.allow("ann", "team")
         await view.until(f"{API}/namespaces/team/waitingpods", b"train")
         client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
         page = (await read_view(client, WAITING_PODS, "team")).queue
         assert [(row.name, row.position, row.of, row.start) for row in page.pods] == [("train", 2, 2, start)]
+        assert [(each.queue[0], each.profile, each.wanted) for each in page.spare] == [("~", "7g.40gb", 1)]
         found = await read(client, Wanted(None, "team"))  # of all, as far as the user may
-        _, row = lines_of(found)
+        _, row, spare_line = lines_of(found)
+        assert re.fullmatch(r"Kept spare for services of queue ~[0-9a-f]{8}: 0 of 1 7g.40gb", spare_line)
         assert re.split("  +", row)[:7] == ["train", "7g.40gb", "60s", "2/2", "4m-10m", "history", "full"]
         assert re.fullmatch(r"~/~[0-9a-f]{8} on ~[0-9a-f]{8}", re.split("  +", row)[7])
         assert any("names that begin with ~" in note for note in found.notes)

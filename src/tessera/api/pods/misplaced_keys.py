@@ -30,18 +30,10 @@ from tessera.kube.resources import Pod
 from tessera.kube.resources.pods import DEFAULT_SCHEDULER
 
 #: Where the keys count that Tessera and Kueue read of a pod, and those of other objects.
-_ANNOTATIONS = frozenset(
-    {
-        *KEYS,
-        GANG_SIZE_ANNOTATION,
-        MOVABLE_ANNOTATION,
-        UPDATE_ANNOTATION,
-        YIELDS_ANNOTATION,
-        FAULT_TOLERATION,
-        POD_PREFLIGHT,
-        MEMORY_LIMIT_ANNOTATION,
-        MEMORY_ENFORCEMENT_ANNOTATION,
-    }
+_ANNOTATIONS = (
+    frozenset(KEYS)
+    | {GANG_SIZE_ANNOTATION, MOVABLE_ANNOTATION, UPDATE_ANNOTATION, YIELDS_ANNOTATION, FAULT_TOLERATION}
+    | {POD_PREFLIGHT, MEMORY_LIMIT_ANNOTATION, MEMORY_ENFORCEMENT_ANNOTATION}
 )
 _LABELS = frozenset({QUEUE_LABEL, GANG_LABEL, POD_GROUP_LABEL, KUEUE_QUEUE_LABEL})
 NODE_LABELS = frozenset({MIG_CONFIG_LABEL, PROFILE_LABEL})
