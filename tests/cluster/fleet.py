@@ -127,38 +127,37 @@ class Fleet(VirtualLab):
 Scenario = Callable[[Fleet], Awaitable[None]]
 
 
-def play(
-    folder: Path,
+async def boot(
     scenario: Scenario,
+    folder: Path,
     nodes: str = "4*1xA100-40GB",
     kernels: Mapping[str, str] | None = None,
     cluster_type: type[SimulatedCluster] = SimulatedCluster,
     *,
     seed: int = 0,
 ) -> None:
-    """Runs a scenario in a cluster whose nodes have come up with the old driver."""
+    """Runs a scenario in a cluster whose nodes have come up with the old driver, and keep their files in the folder."""
+    options = ClusterOptions(
+        cdi=folder,
+        mig_config="",
+        drivers=True,
+        kernel=KERNEL,
+        os_image="Ubuntu 22.04.3 LTS",
+        catalogue=build_catalogue(COSTS, IMAGES),
+        seed=seed,
+    )
+    specs = [msgspec.structs.replace(each, kernel=(kernels or {}).get(each.name, "")) for each in parse_nodes(nodes)]
+    clock = LoopClock(1_800_000_000)
+    cluster = cluster_type(specs, clock=clock, options=options, entrypoint=build_entrypoint(COMMANDS))
+    async with cluster.running():
+        await install_tessera(cluster.client("install"))
+        fleet = Fleet(cluster)
+        async with fleet.watched.running():
+            await fleet.ask_for(OLD)
+            await fleet.reach(fleet.all_serve, "every node serves with the old driver")
+            await scenario(fleet)
 
-    async def main() -> None:
-        options = ClusterOptions(
-            cdi=Path(tempfile.mkdtemp(dir=folder)),
-            mig_config="",
-            drivers=True,
-            kernel=KERNEL,
-            os_image="Ubuntu 22.04.3 LTS",
-            catalogue=build_catalogue(COSTS, IMAGES),
-            seed=seed,
-        )
-        specs = [
-            msgspec.structs.replace(each, kernel=(kernels or {}).get(each.name, "")) for each in parse_nodes(nodes)
-        ]
-        clock = LoopClock(1_800_000_000)
-        cluster = cluster_type(specs, clock=clock, options=options, entrypoint=build_entrypoint(COMMANDS))
-        async with cluster.running():
-            await install_tessera(cluster.client("install"))
-            fleet = Fleet(cluster)
-            async with fleet.watched.running():
-                await fleet.ask_for(OLD)
-                await fleet.reach(fleet.all_serve, "every node serves with the old driver")
-                await scenario(fleet)
 
-    run_virtual(main())
+def play(folder: Path, scenario: Scenario, nodes: str = "4*1xA100-40GB", **options: Any) -> None:
+    """Runs a scenario in a cluster of its own; the options are those of :func:`boot`."""
+    run_virtual(boot(scenario, Path(tempfile.mkdtemp(dir=folder)), nodes, **options))

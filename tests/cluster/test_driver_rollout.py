@@ -3,19 +3,31 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.cluster.fleet import BAD, NEW, OLD, SECOND_KERNEL, Fleet, play
+from tests.cluster.fleet import BAD, NEW, OLD, SECOND_KERNEL, Fleet, Scenario, boot, play
+from tests.support.booted_lab import BootedLabs
 
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.kube.resources import CONFIGMAPS, NODES
 
+#: Nodes that several tests have.
+SHARED = ("4*1xA100-40GB", "2*1xA100-40GB")
+
 
 @pytest.fixture
-def in_fleet(tmp_path: Path) -> Callable[..., None]:
+def in_fleet(tmp_path: Path, booted_labs: BootedLabs) -> Callable[..., None]:
     """Runs a scenario in a cluster whose nodes have come up with the old driver."""
-    return partial(play, tmp_path)
+
+    def run(scenario: Scenario, nodes: str = "4*1xA100-40GB", **options: Any) -> None:
+        if options or nodes not in SHARED:
+            play(tmp_path, scenario, nodes, **options)
+        else:
+            booted_labs.run(("fleet", nodes), partial(boot, nodes=nodes), scenario)
+
+    return run
 
 
 class Course:
@@ -44,13 +56,20 @@ class Course:
                     self.proven = list(fleet.states().values()).count("upgrade-done")
 
 
-def test_a_fleet_changes_its_driver_canary_first_and_serves_again(in_fleet: Callable[..., None]) -> None:
+def test_a_fleet_changes_its_driver_canary_first_and_busy_nodes_last_and_serves_again(
+    in_fleet: Callable[..., None],
+) -> None:
     async def scenario(fleet: Fleet) -> None:
-        course = Course(fleet)
+        await fleet.workload("train", "node-1")
+        await fleet.reach(lambda: fleet.ready_of("train"), "it runs")
+        first = fleet.ready_of("train")
+        assert fleet.node_of(first) == "node-1"
+        course, done = Course(fleet), list[str]()
 
         def all_done() -> bool:
             course.note()
-            return set(fleet.states().values()) == {"upgrade-done"}
+            done.extend(name for name, state in fleet.states().items() if state == "upgrade-done" and name not in done)
+            return len(done) == 4
 
         await fleet.ask_for(NEW)
         await fleet.reach(all_done, "all are done")
@@ -60,6 +79,8 @@ def test_a_fleet_changes_its_driver_canary_first_and_serves_again(in_fleet: Call
         assert sorted(course.begun) == sorted(fleet.cluster.nodes)
         assert (course.proven, course.most) == (1, 2)
         assert course.pulled == set(fleet.cluster.nodes)
+        assert done[-1] == "node-1"
+        await fleet.reach(lambda: fleet.ready_of("train") not in {"", first}, "it runs again, elsewhere")
         await fleet.reach(lambda: not fleet.pulls.cache.values(), "the pods that brought the image are gone")
 
     in_fleet(scenario)
@@ -113,29 +134,6 @@ def test_a_policy_whose_driver_pods_cannot_be_made_empties_no_node(in_fleet: Cal
         assert fleet.all_serve()
 
     in_fleet(scenario, nodes="2*1xA100-40GB")
-
-
-def test_idle_nodes_go_first_and_pods_with_cards_are_evicted_before_the_driver_leaves(
-    in_fleet: Callable[..., None],
-) -> None:
-    async def scenario(fleet: Fleet) -> None:
-        await fleet.workload("train", "node-1")
-        await fleet.reach(lambda: fleet.ready_of("train"), "it runs")
-        first = fleet.ready_of("train")
-        assert fleet.pod(first).spec.node_name == "node-1"  # type: ignore[union-attr]
-        done: list[str] = []
-
-        def all_done() -> bool:
-            done.extend(name for name, state in fleet.states().items() if state == "upgrade-done" and name not in done)
-            return len(done) == 4
-
-        await fleet.ask_for(NEW)
-        await fleet.reach(all_done, "all are done")
-        assert done[-1] == "node-1"
-        assert set(fleet.loaded().values()) == {NEW}
-        await fleet.reach(lambda: fleet.ready_of("train") not in {"", first}, "it runs again, elsewhere")
-
-    in_fleet(scenario)
 
 
 def test_a_node_that_a_person_cordoned_is_upgraded_when_idle_and_stays_cordoned(in_fleet: Callable[..., None]) -> None:

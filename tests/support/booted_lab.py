@@ -31,6 +31,7 @@ from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.names import is_on_demand
 from tessera.clock import LoopClock
+from tessera.kubelet.inotify import FolderWatch, open_watch
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint, install_tessera
@@ -104,7 +105,7 @@ class BootedLab:
         if self._main.done():
             self.close()
             self._main.result()  # raises why it has not booted
-        self._refuse_watched_folders()
+        self._watches = self._find_watches()
         self._files.rename(self._saved)
         self._locks, self._listeners = self._find_locks(), self._find_listeners()
         self._copy_files()
@@ -161,11 +162,16 @@ class BootedLab:
             self._loop.run_until_complete(asyncio.wait({self._main, ended}, return_when=asyncio.FIRST_COMPLETED))
         return ended.result() if ended.done() else self._main.result()
 
-    def _refuse_watched_folders(self) -> None:
-        """Raises if a process of the cluster watches a folder, which in a fork is another one for the kernel."""
-        descriptors = self._loop._selector.get_map()  # type: ignore[attr-defined]
-        if any(str(Path(f"/proc/self/fd/{each}").readlink()) == "anon_inode:inotify" for each in descriptors):
-            raise RuntimeError("a process of the cluster watches a folder of its node: boot a lab for each test")
+    def _find_watches(self) -> Mapping[int, Path]:
+        """The folders that processes of the cluster watch, by the descriptors of their watches."""
+        keys = self._loop._selector.get_map().values()  # type: ignore[attr-defined]
+        readers = {key.fd: key.data[0]._callback for key in keys if key.data is not None and key.data[0] is not None}
+        owners = {descriptor: getattr(call, "__self__", None) for descriptor, call in readers.items()}
+        return {
+            descriptor: owner._folder.relative_to(self._files)
+            for descriptor, owner in owners.items()
+            if isinstance(owner, FolderWatch)
+        }
 
     def _find_locks(self) -> Mapping[int, Path]:
         """The locked files that processes of the cluster have open, by their descriptors."""
@@ -179,7 +185,7 @@ class BootedLab:
     def _find_listeners(self) -> Mapping[int, Path]:
         """The sockets at which processes of the cluster listen, by their descriptors."""
         found: dict[int, Path] = {}
-        descriptors: Sequence[int] = list(self._loop._selector.get_map())  # type: ignore[attr-defined]
+        descriptors = self._loop._selector.get_map().keys() - self._watches.keys()  # type: ignore[attr-defined]
         for file in self._saved.rglob("*"):
             if file.is_socket():
                 with socket.socket(socket.AF_UNIX) as caller:
@@ -191,7 +197,7 @@ class BootedLab:
         shutil.copytree(self._saved, self._files, symlinks=True, ignore=_sockets)
 
     def _take_files(self) -> None:
-        """Makes the copies the files that this process, a fork, has locked and at which it listens.
+        """Makes the copies the files that this process, a fork, has locked, at which it listens, and that it watches.
 
         A process of the cluster that ends in a fork frees none that it inherited: the process that booted has them too.
         """
@@ -206,6 +212,10 @@ class BootedLab:
                 listener.listen()
                 listener.setblocking(False)
                 os.dup2(listener.fileno(), descriptor, inheritable=False)
+        for descriptor, folder in self._watches.items():
+            opened = open_watch(self._files / folder)
+            os.dup2(opened, descriptor, inheritable=False)
+            os.close(opened)
 
     def close(self) -> None:
         """Ends the cluster."""

@@ -65,19 +65,9 @@ class FolderWatch:
                 self._close()
 
     def _open(self) -> int:
-        libc = ctypes.CDLL(None, use_errno=True)
-        descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if descriptor < 0:
-            raise self._os_error("inotify_init1")
-        if libc.inotify_add_watch(descriptor, os.fsencode(self._folder), ctypes.c_uint32(_MASK)) < 0:
-            os.close(descriptor)
-            raise self._os_error("inotify_add_watch")
+        descriptor = open_watch(self._folder)
         asyncio.get_running_loop().add_reader(descriptor, self._read_events, descriptor)
         return descriptor
-
-    def _os_error(self, call: str) -> OSError:
-        number = ctypes.get_errno()
-        return OSError(number, f"{call}: {os.strerror(number)}", os.fspath(self._folder))
 
     def _read_events(self, descriptor: int) -> None:
         try:
@@ -94,6 +84,28 @@ class FolderWatch:
             # The kernel takes some 10 ms to end an inotify instance (seen on 6.x): not the loop's time.
             threading.Thread(target=os.close, args=(self._descriptor,), name="inotify-close").start()
             self._descriptor = None
+
+
+def open_watch(folder: Path) -> int:
+    """Opens a descriptor from which changes of the folder are read.
+
+    Raises:
+        OSError: the folder does not exist, or the host's inotify instances are used up.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise _os_error("inotify_init1", folder)
+    if libc.inotify_add_watch(descriptor, os.fsencode(folder), ctypes.c_uint32(_MASK)) < 0:
+        error = _os_error("inotify_add_watch", folder)
+        os.close(descriptor)
+        raise error
+    return descriptor
+
+
+def _os_error(call: str, folder: Path) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{call}: {os.strerror(number)}", os.fspath(folder))
 
 
 def _event_masks(events: bytes) -> Iterator[int]:
