@@ -59,7 +59,7 @@ def test_a_scenario_leaves_nothing_to_the_next_one(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> dict[str, Any]:
         await lab.create("pod", ONE)
         await lab.running("pod")
-        await lab.clock.sleep(3600)
+        await lab.clock.sleep(60)
         return await state(lab)
 
     after = in_lab(scenario)

@@ -2,10 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
 
-import pytest
 from tests.cluster.test_pod_notices import break_card
 from tests.support.virtual_lab import InLab, VirtualLab
 
@@ -26,14 +23,15 @@ def make_unreadable(lab: VirtualLab, gpu: GpuUuid) -> None:
     lab.machine().fail("devices", 999, times=None, gpu=gpu)
 
 
-@pytest.mark.parametrize("faults", [(), (report_an_xid, lose, make_unreadable)], ids=["no fault", "a fault on each"])
-def test_a_quiet_hour_costs_no_write(in_lab: InLab, faults: Sequence[Callable[[Any, GpuUuid], None]]) -> None:
+def test_a_quiet_hour_costs_no_write(in_lab: InLab) -> None:
+    """Three of four cards are bad, each in its way."""
+
     async def scenario(lab: VirtualLab) -> None:
         await lab.label("node-1", layout="all-disabled")
         await lab.becomes({"nvidia.com/gpu": 4})
         await lab.create("holder", {"nvidia.com/gpu": 1})
         await lab.running("holder")
-        for fault, gpu in zip(faults, lab.machine().uuids(), strict=False):
+        for fault, gpu in zip((report_an_xid, lose, make_unreadable), lab.machine().uuids(), strict=False):
             fault(lab, gpu)
         await asyncio.sleep(300)
         before = Counter(lab.cluster.server.audit.verbs)
@@ -61,12 +59,12 @@ def test_a_card_whose_errors_alternate_writes_little(in_lab: InLab) -> None:
         machine = lab.machine()
         gpu = machine.uuids()[0]
         before = Counter(lab.cluster.server.audit.verbs)
-        for number in range(180):
+        for number in range(90):
             for call in ("*", "devices"):
                 machine.fail(call, (999, 8, 11, 4, 10)[number % 5], times=1, gpu=gpu)
             await asyncio.sleep(10)
         made = lab.cluster.server.audit.verbs - before
         agents = sum(count for key, count in made.items() if ":tessera-agent" in key[0] and key[1] in WRITES)
-        assert agents < 180, "less than one write for each error"
+        assert agents < 90, "less than one write for each error"
 
     in_lab(scenario, nodes="4xA100-40GB")

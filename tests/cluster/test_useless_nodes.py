@@ -17,10 +17,10 @@ from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
 
 Play = Callable[..., None]
 GPU, ONE, SEVEN = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-7g.40gb"
-HOURS = 2
+HOURS = 1
 #: The first pause is 5 minutes, and each later one as long as the search has lasted. So the tries, each with one node,
-#: begin about 6, 32 and 85 minutes after the first pause began, and the next one after 190 minutes, when it is over.
-TRIES = 3
+#: begin about 6 and 32 minutes after the first pause began, and the next one after 85 minutes, when it is over.
+TRIES = 2
 
 TEAM_TAINT = ({"key": "team", "value": "x", "effect": "NoSchedule"},)
 KARPENTER = {"karpenter.sh/nodepool": "a"}

@@ -82,7 +82,7 @@ def test_the_work_of_many_updates_at_once_grows_as_their_number() -> None:
     assert _update_at_once(many) / many < _MORE * _update_at_once(few) / few
 
 
-def _restart_in_a_loop(count: int, rounds: int = 3) -> int:
+def _restart_in_a_loop(count: int, rounds: int = 2) -> int:
     """A StatefulSet of so many replicas is restarted again and again, while another team waits for a slice."""
     cluster = _full_cluster(count // 56)
     cluster.workloads["sts"] = Workload("sts", count)

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.searching import examples
+from tests.support.searching import steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def test_pods_keep_their_slices_after_any_damage_to_the_agents_files(play_anew: 
         await scene.until(scene.journal_is_empty)
         assert scene.cdi_files() == []
 
-    for seed in range(examples(25)):
+    for seed in range(steps(50)):
         play_anew(functools.partial(story, seed=seed), cards="2xA100-40GB")
     assert damaged >= {"journal.json", "owners.json"}
 
@@ -90,6 +90,6 @@ def test_a_node_with_a_layout_offers_the_same_after_any_damage_to_the_agents_fil
             scene.start_agent()
         await scene.until(functools.partial(scene.allocatable, *offered))
 
-    for seed in range(10):
+    for seed in range(steps(40)):
         play_anew(functools.partial(story, seed=seed))
     assert damaged >= {"layout.json", "resources.json", "owners.json"}
