@@ -173,6 +173,11 @@ class Scene:
             self.agent.cancel()
             await asyncio.gather(self.agent, return_exceptions=True)
 
+    async def restart_agent(self) -> None:
+        """The agent's process ends where it stands, and another one starts."""
+        await self.kill_agent()
+        self.start_agent()
+
     async def end(self) -> None:
         """Nothing is left running."""
         await self.kill_agent()
@@ -334,6 +339,11 @@ class Scene:
         """All containers of the pod ended."""
         await self.client.merge_patch(PODS, name, {"status": {"phase": phase}}, "default", subresource="status")
         self.kubelet.release(PodUid(self.uid(name)))
+
+    async def finish_and_release(self, name: str) -> None:
+        """All containers of the pod ended, and the controller removed its promise."""
+        await self.finish(name)
+        await self.release(name)
 
     async def remove(self, name: str) -> None:
         """The pod object is gone."""

@@ -49,6 +49,11 @@ class ControlPlaneLab:
         client = self.client("system:kube-controller-manager")
         self.start(WorkloadControllers(client, clock=self.clock, rng=random.Random(2), ca="PEM").run())
 
+    def start_controllers(self) -> None:
+        """Starts the controllers of workloads, and the scheduler."""
+        self.start_workloads()
+        self.start_scheduler()
+
     async def start_nodes(self, *names: str, **options: Any) -> list[SimulatedNode]:
         """Starts nodes and returns once they are registered; other options go to their :class:`KubeletOptions`."""
         machine, plugins = options.pop("machine", None), options.pop("plugins", None)
@@ -87,6 +92,10 @@ class ControlPlaneLab:
 
     async def all(self, resource: Resource[Any], namespace: str | None = None) -> list[Object]:
         return list((await self.api.list(resource.as_dicts(), namespace)).items)
+
+    async def phase_after(self, seconds: float, name: str) -> str:
+        await self.clock.sleep(seconds)
+        return await self.phase(name)
 
     async def phase(self, name: str) -> str:
         return str((await self.get(PODS, name))["status"]["phase"])

@@ -390,6 +390,21 @@ class SlicerCluster:
                 return
         raise AssertionError("controller and agents never come to rest")
 
+    def wait(self, seconds: float) -> None:
+        """Time passes, and controller and agents act on it until both rest."""
+        self.pass_time(seconds)
+        self.settle()
+
+    def settle_and_wait(self, seconds: float) -> None:
+        """Both rest, time passes, and both rest again."""
+        self.settle()
+        self.wait(seconds)
+
+    def resume(self) -> None:
+        """The controller dies, and the next one comes to rest."""
+        self.restart()
+        self.settle()
+
     # Looking
 
     def states(self, pod: PodInfo) -> tuple[str, str] | None:

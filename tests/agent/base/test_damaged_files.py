@@ -60,8 +60,7 @@ def test_pods_keep_their_slices_after_any_damage_to_the_agents_files(play_anew: 
             await scene.until(functools.partial(scene.allocatable, "nvidia.com/mig-3g.20gb", 4))
             assert [await scene.start("web", container) for container in ("main", "side")] == before
             assert sorted(scene.places()) == sorted([FOREIGN, *SLICES])
-        await scene.finish("web")
-        await scene.release("web")
+        await scene.finish_and_release("web")
         assert scene.places() == [FOREIGN]
         await scene.until(scene.journal_is_empty)
         assert scene.cdi_files() == []

@@ -130,6 +130,11 @@ class DriverScene(Scene):
         cards.kill = self.agent.cancel
         return cards
 
+    async def begin_life(self, validation: ValidationMode = ValidationMode.AUTO) -> None:
+        """A node that kubelet registered, and the agent's process on it."""
+        await self.begin(agent=False)
+        self.start_life(validation)
+
     def start_life(
         self, validation: ValidationMode = ValidationMode.AUTO, driver: SimulatedDriver | None = None
     ) -> None:

@@ -125,8 +125,7 @@ def test_no_card_is_advertised_before_its_driver_was_validated(
     play_anew: Callable[..., None], steps: Sequence[tuple[str, float]]
 ) -> None:
     async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.start_life()
+        await scene.begin_life()
         watch, paused = Watch(scene), False
         for step, seconds in steps:
             await happens(scene, step)

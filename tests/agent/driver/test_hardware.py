@@ -148,8 +148,7 @@ async def test_a_host_driver_that_only_a_new_process_can_open_ends_this_one(
 ) -> None:
     monkeypatch.setattr(SimulatedDriver, "needs_new_process", lambda _self, error: isinstance(error, DriverNotLoaded))
     scene.machine.unload_driver()
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     assert scene.agent is not None
     (ended,) = await asyncio.gather(scene.agent, return_exceptions=True)
     assert isinstance(ended, BaseExceptionGroup)

@@ -39,8 +39,7 @@ async def told(scene: DriverScene) -> dict[str, str]:
 
 @pytest.mark.scene(driver=None)
 async def test_a_container_s_driver_is_opened_validated_and_then_advertised(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("WaitingForDriver")
     assert not scene.markers.present(DRIVER_READY)
     scene.load()
@@ -59,8 +58,7 @@ async def test_a_container_s_driver_is_opened_validated_and_then_advertised(scen
 
 @pytest.mark.scene(driver=None)
 async def test_nothing_is_waited_for_by_the_clock(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("WaitingForDriver")
     await scene.clock.sleep(1234.5)
     began = scene.clock.monotonic()
@@ -73,8 +71,7 @@ async def test_nothing_is_waited_for_by_the_clock(scene: DriverScene) -> None:
 @pytest.mark.scene(driver=None)
 async def test_a_node_is_ready_once_its_status_shows_the_cards(scene: DriverScene) -> None:
     scene.status_delay = 10.0
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     scene.load()
     scene.validate()
     await scene.counts(True)
@@ -93,8 +90,7 @@ async def test_a_node_is_ready_once_its_status_shows_the_cards(scene: DriverScen
 
 
 async def test_a_card_that_gets_unhealthy_later_leaves_the_node_ready(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("Advertised")
     await scene.clock.sleep(5.0)
     capacity, allocatable = scene.kubelet.ledger.counts()
@@ -107,8 +103,7 @@ async def test_a_card_that_gets_unhealthy_later_leaves_the_node_ready(scene: Dri
 
 
 async def test_a_restarted_agent_leaves_the_node_ready_until_kubelet_counts_again(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("Advertised")
     await scene.clock.sleep(1.0)
     before = await told(scene)
@@ -126,8 +121,7 @@ async def test_a_restarted_agent_leaves_the_node_ready_until_kubelet_counts_agai
 
 @pytest.mark.scene(folders=False)
 async def test_the_host_s_driver_is_advertised_without_a_validation(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("Advertised")
     assert scene.markers.folder is not None
     assert not scene.markers.folder.exists()
@@ -140,8 +134,7 @@ async def test_the_host_s_driver_is_advertised_without_a_validation(scene: Drive
 @pytest.mark.scene(folders=False)
 async def test_a_driver_that_the_host_loads_late_is_awaited_by_the_same_process(scene: DriverScene) -> None:
     async def story(scene: DriverScene) -> None:
-        await scene.begin(agent=False)
-        scene.start_life()
+        await scene.begin_life()
         await scene.tells("WaitingForDriver")
         await scene.clock.sleep(10 * HOST_RECHECK)
         scene.machine.reboot()
@@ -170,8 +163,7 @@ async def test_a_node_that_is_to_get_a_container_s_driver_takes_no_other(scene: 
 
 
 async def test_a_validation_can_be_demanded_of_the_host_s_driver(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life(ValidationMode.ALWAYS)
+    await scene.begin_life(ValidationMode.ALWAYS)
     await scene.tells("WaitingForToolkit")
     scene.validate()
     await scene.tells("Advertised")
@@ -179,8 +171,7 @@ async def test_a_validation_can_be_demanded_of_the_host_s_driver(scene: DriverSc
 
 @pytest.mark.scene(driver=None)
 async def test_a_validation_can_be_waived(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life(ValidationMode.NEVER)
+    await scene.begin_life(ValidationMode.NEVER)
     scene.load()
     await scene.tells("Advertised")
     assert not scene.markers.present(CUDA_READY)
@@ -188,8 +179,7 @@ async def test_a_validation_can_be_waived(scene: DriverScene) -> None:
 
 @pytest.mark.scene(driver=None)
 async def test_a_pause_empties_the_node_at_once_and_closes_nvml(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     scene.load()
     scene.validate()
     await scene.tells("Advertised")
@@ -206,8 +196,7 @@ async def test_a_pause_empties_the_node_at_once_and_closes_nvml(scene: DriverSce
 
 @pytest.mark.scene(driver=None)
 async def test_after_a_pause_the_new_driver_has_to_be_validated_too(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     scene.load()
     scene.validate()
     await scene.tells("Advertised")
@@ -238,8 +227,7 @@ async def test_an_agent_that_starts_during_a_pause_opens_nothing(scene: DriverSc
 
 @pytest.mark.scene(driver=None)
 async def test_a_driver_that_goes_while_pods_hold_slices_is_released_and_found_again(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     scene.load()
     scene.validate()
     await hold_a_slice(scene)
@@ -254,15 +242,13 @@ async def test_a_driver_that_goes_while_pods_hold_slices_is_released_and_found_a
     await scene.tells("Advertised")
     assert scene.places() == [SLICE]
     assert await scene.start("web", "main") == seen
-    await scene.finish("web")
-    await scene.release("web")
+    await scene.finish_and_release("web")
     assert scene.places() == []
 
 
 @pytest.mark.scene(driver=None)
 async def test_slices_that_went_with_their_driver_are_made_again_for_pods_that_start_again(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     scene.load()
     scene.validate()
     await hold_a_slice(scene)
@@ -281,8 +267,7 @@ async def test_slices_that_went_with_their_driver_are_made_again_for_pods_that_s
 
 @pytest.mark.scene(driver=None)
 async def test_a_driver_that_vanishes_without_a_word_is_noticed_by_nvml(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     scene.load()
     scene.validate()
     await scene.tells("Advertised")
@@ -307,8 +292,7 @@ async def test_nvml_that_fails_is_opened_again_and_reported(scene: DriverScene) 
 
 @pytest.mark.scene(driver=None)
 async def test_changes_are_events_of_the_node(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("WaitingForDriver")
     scene.load()
     scene.validate()
@@ -318,8 +302,7 @@ async def test_changes_are_events_of_the_node(scene: DriverScene) -> None:
 
 
 async def test_other_labels_do_not_pause(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("Advertised")
     await scene.label(PAUSE_LABEL, "false")
     await scene.label("nvidia.com/gpu.deploy.dcgm", "paused-for-driver-upgrade")

@@ -27,8 +27,7 @@ async def version(scene: DriverScene) -> str:
 
 @pytest.mark.scene(driver=None)
 async def test_other_conditions_stay_while_there_is_no_driver(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     scene.load()
     scene.validate()
     await scene.tells("Advertised")
@@ -47,8 +46,7 @@ async def test_other_conditions_stay_while_there_is_no_driver(scene: DriverScene
 
 @pytest.mark.scene(driver=None)
 async def test_nothing_is_written_to_say_that_nothing_changed(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("WaitingForDriver")
     await scene.clock.sleep(5.0)
     before = await version(scene)
@@ -62,8 +60,7 @@ async def test_nothing_is_written_to_say_that_nothing_changed(scene: DriverScene
 
 @pytest.mark.scene(driver=None)
 async def test_a_change_by_another_writer_is_repaired_after_a_pause(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("WaitingForDriver")
     await scene.client.merge_patch(NODES, NODE, {"status": {"conditions": []}}, subresource="status")
     await scene.clock.sleep(REPAIR_PAUSE / 2)
@@ -74,8 +71,7 @@ async def test_a_change_by_another_writer_is_repaired_after_a_pause(scene: Drive
 
 @pytest.mark.scene(driver=None)
 async def test_a_node_that_is_registered_anew_is_written_at_once(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("WaitingForDriver")
     await scene.client.delete(NODES, NODE)
     await scene.clock.sleep(1.0)

@@ -59,8 +59,7 @@ async def managed(scene: DriverScene) -> Mapping[str, list[str]]:
 
 
 async def test_a_node_without_pods_is_left_with_nothing(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.counts(True)
     await scene.until(lambda: shows_offers(scene))
     assert files(scene)
@@ -73,8 +72,7 @@ async def test_a_node_without_pods_is_left_with_nothing(scene: DriverScene) -> N
 
 
 async def test_a_running_pod_keeps_its_slice_and_a_note_says_how_to_remove_it(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await hold_a_slice(scene)
     await ask(scene)
     (note,) = (await answered(scene, RemovalState.DONE)).notes
@@ -89,8 +87,7 @@ async def test_the_slice_of_an_ended_pod_is_destroyed_unless_slices_are_kept(
     scene: DriverScene, request_: str, left: list[object]
 ) -> None:
     """The agent dies as the pod ends, so the slice is still there when the next agent is asked to leave."""
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await hold_a_slice(scene)
     await scene.kill_agent()
     await scene.remove("web")
@@ -123,16 +120,14 @@ async def test_the_unused_instances_of_a_layout_are_destroyed(scene: DriverScene
 
 @pytest.mark.scene(driver=None)
 async def test_a_node_without_a_driver_is_left_too(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.tells("WaitingForDriver")
     await ask(scene)
     assert (await answered(scene, RemovalState.DONE)).notes == ()
 
 
 async def test_the_agent_stays_away_over_restarts_and_returns_without_the_request(scene: DriverScene) -> None:
-    await scene.begin(agent=False)
-    scene.start_life()
+    await scene.begin_life()
     await scene.counts(True)
     await ask(scene)
     await answered(scene, RemovalState.DONE)
@@ -157,8 +152,7 @@ def test_the_agent_may_die_at_any_nvml_call(play_anew: Callable[..., None], afte
 
     def death(at: int) -> Callable[[DriverScene], object]:
         async def story(scene: DriverScene) -> None:
-            await scene.begin(agent=False)
-            scene.start_life()
+            await scene.begin_life()
             await hold_a_slice(scene)
             await scene.admit_promised("old", {"main": {"1g.5gb": 1}}, ("1g.5gb", 0, 0))
             await scene.start("old", "main")

@@ -62,8 +62,7 @@ async def running(scene: Scene, name: str, place: tuple[str, int, int]) -> None:
 async def next_pod_is_served(scene: Scene, name: str, place: tuple[str, int, int]) -> None:
     """Slices that are promised after the restore are made and released."""
     await running(scene, name, place)
-    await scene.finish(name)
-    await scene.release(name)
+    await scene.finish_and_release(name)
 
 
 @pytest.fixture(params=[False, True], ids=["lives on", "is started anew"])
@@ -97,8 +96,7 @@ def test_results_that_the_agent_had_written_are_written_again(told: Callable[...
         await next_pod_is_served(scene, "next", A)
         assert await scene.start("web", "main") == env
         assert scene.places() == [B]
-        await scene.finish("web")
-        await scene.release("web")
+        await scene.finish_and_release("web")
         await scene.until(scene.journal_is_empty)
 
     told(story)
@@ -135,8 +133,7 @@ def test_a_pod_that_ended_and_runs_again_gets_its_slice_again(told: Callable[...
         await scene.until(functools.partial(scene.admitted, "web"))
         assert await scene.start("web", "main") == {"NVIDIA_VISIBLE_DEVICES": scene.mig_uuid(B)}
         assert scene.places() == [B]
-        await scene.finish("web")
-        await scene.release("web")
+        await scene.finish_and_release("web")
         await next_pod_is_served(scene, "next", B)
 
     told(story)

@@ -42,8 +42,7 @@ async def test_a_promised_slice_is_made_claimed_and_released(scene: Scene) -> No
     await scene.admit("web")
     env = await scene.start("web", "main")
     assert env == {"NVIDIA_VISIBLE_DEVICES": scene.mig_uuid(B)}
-    await scene.finish("web")
-    await scene.release("web")
+    await scene.finish_and_release("web")
     assert scene.places() == []
     assert scene.cdi_files() == []
     await scene.until(scene.journal_is_empty)
@@ -80,8 +79,7 @@ async def test_when_kubelet_picks_other_devices_each_pod_still_gets_its_own_slic
     assert scene.devices("two", "main")[0].endswith(":6")
     assert (await scene.start("two", "main"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(ONES[3])
     assert (await scene.start("one", "main"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(ONES[6])
-    await scene.finish("two")
-    await scene.release("two")
+    await scene.finish_and_release("two")
     assert scene.places() == [ONES[6]]
 
 
@@ -158,8 +156,7 @@ async def test_a_restarted_container_finds_its_slice_also_after_the_agent_was_ki
     await scene.admit_promised("web", {"main": {"1g.5gb": 2}}, *ONES[4:6])
     before = await scene.start("web", "main")
     assert await scene.start("web", "main") == before
-    await scene.kill_agent()
-    scene.start_agent()
+    await scene.restart_agent()
     assert await scene.start("web", "main") == before
 
 
@@ -353,8 +350,7 @@ async def test_a_node_that_leaves_keeps_its_slices_until_their_pods_end(scene: S
     await scene.until(lambda: scene.allocatable("nvidia.com/mig-3g.20gb", 0))
     assert scene.places() == [B]
     assert await scene.start("web", "main") == env
-    await scene.finish("web")
-    await scene.release("web")
+    await scene.finish_and_release("web")
     await scene.until(scene.object_is_gone)
     assert QUOTA not in (await scene.client.get(NODES, "node-1")).status.capacity
 
@@ -424,13 +420,11 @@ async def test_two_pods_of_one_profile_may_end_in_either_order(scene: Scene) -> 
     for name, place in (("one", A), ("two", B)):
         await scene.admit_promised(name, {"main": {"3g.20gb": 1}}, place)
         await scene.start(name, "main")
-    await scene.finish("one")
-    await scene.release("one")
+    await scene.finish_and_release("one")
     assert scene.places() == [B]
     await scene.admit_promised("three", {"main": {"3g.20gb": 1}}, A)
     assert (await scene.start("three", "main"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(A)
-    await scene.finish("three")
-    await scene.release("three")
+    await scene.finish_and_release("three")
     assert scene.places() == [B]
 
 
@@ -470,8 +464,7 @@ async def test_a_pod_that_is_promised_other_slices_after_its_record_was_lost_kee
     foreign = (await scene.object()).status.node_resources.foreign
     assert [(each.profile, each.start) for each in foreign] == [("1g.5gb", 0), ("3g.20gb", 4)]
     assert {name: await scene.start("web", name) for name in ("main", "side")} == env
-    await scene.finish("web")
-    await scene.release("web")
+    await scene.finish_and_release("web")
     await scene.until(scene.is_empty)
 
 

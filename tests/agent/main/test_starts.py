@@ -217,8 +217,7 @@ def test_each_container_of_any_pod_finds_its_slices_at_each_start(
                             assert await life.start(sidecar) == life.asked(sidecar)
                     await life.end(name, code)
             if data.draw(st.booleans(), label="agent is killed"):
-                await scene.kill_agent()
-                scene.start_agent()
+                await scene.restart_agent()
             for name in mains:
                 await life.end(name, 1)
                 assert await life.start(name) == life.asked(name)

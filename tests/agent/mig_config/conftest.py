@@ -110,6 +110,12 @@ class Bench:
                 return step
         raise AssertionError(f"no rest after {most} steps: {self.done[-12:]}")
 
+    def waits(self) -> Wait:
+        """Steps until it waits."""
+        step = self.run()
+        assert isinstance(step, Wait)
+        return step
+
     def settle(self, most: int = 200) -> CardInstruction:
         """Runs, and lets time pass over every wait for a time, until the card is done."""
         for _ in range(most):

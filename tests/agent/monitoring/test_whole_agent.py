@@ -71,8 +71,7 @@ async def test_a_slice_is_shown_with_its_pod_until_it_is_destroyed(scene: Scene,
     assert [(each["pod"], each["GPU_I_PROFILE"], each["Hostname"]) for each in used] == [("web", "3g.20gb", NODE)]
     reasons = {labels["metric"]: labels["reason"] for labels, _ in rows(exporter.text, "tessera_metric_unavailable")}
     assert reasons["engine_active"] in {"no_gpm", "mig_mode"}
-    await scene.finish("web")
-    await scene.release("web")
+    await scene.finish_and_release("web")
     await scene.clock.sleep(2.0)
     assert holders(rows, exporter.text) == []
     assert not [labels for labels, _ in rows(exporter.text, "DCGM_FI_DEV_FB_USED") if "GPU_I_ID" in labels]

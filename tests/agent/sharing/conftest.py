@@ -28,7 +28,7 @@ from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.sharing.allocate_response import AllocateOptions, DeviceNodes
 from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
 from tessera.agent.sharing.occupancy import DeviceOccupancy
-from tessera.agent.sharing.offer import SharingSettings
+from tessera.agent.sharing.offer import SharingProblem, SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import STRATEGIES, NodeStrategies, SharingStrategy
@@ -214,6 +214,15 @@ class Scene:
             self.seen.append(allocatable)
 
     # The story --------------------------------------------------------------------------------------------------
+
+    def problem(self) -> SharingProblem:
+        assert self.advertiser.problem is not None
+        return self.advertiser.problem
+
+    async def begin_offering(self, profile: str, **counts: int) -> None:
+        """Kubelet and the advertiser are up, and kubelet counts these devices."""
+        await self.begin(profile)
+        await self.offers(**counts)
 
     async def begin(self, profile: str | None = None) -> None:
         """Kubelet and the advertiser are up."""

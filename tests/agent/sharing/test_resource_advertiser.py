@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 async def test_four_cards_of_four_slices_each_replace_the_whole_cards(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     scene.follow(SLICE_4, "slice-4")
     await scene.offers(gpu_shared=16)
     assert scene.advertiser.problem is None
@@ -33,16 +32,14 @@ async def test_four_cards_of_four_slices_each_replace_the_whole_cards(scene: Sce
 
 
 async def test_without_a_new_name_the_cards_are_counted_four_times(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     scene.follow(SLICE_4_SAME_NAME)
     await scene.offers(gpu=16)
     assert [counts[GPU] for counts in scene.seen] == [4, 16]
 
 
 async def test_old_and_new_resources_of_a_card_are_never_counted_together(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     first = len(scene.seen)
     scene.follow(SLICE_4)
     await scene.offers(gpu_shared=16)
@@ -50,8 +47,7 @@ async def test_old_and_new_resources_of_a_card_are_never_counted_together(scene:
 
 
 async def test_a_change_of_content_never_dips(scene: Scene) -> None:
-    await scene.begin(SLICE_4)
-    await scene.offers(gpu_shared=16)
+    await scene.begin_offering(SLICE_4, gpu_shared=16)
     first = len(scene.seen) - 1
     for replicas in (5, 4, 6, 3, 8, 4):
         scene.follow(SLICE_4.replace("replicas: 4", f"replicas: {replicas}"))
@@ -60,8 +56,7 @@ async def test_a_change_of_content_never_dips(scene: Scene) -> None:
 
 
 async def test_fifty_flips_of_the_label_end_with_the_last_and_leave_nothing(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     before = len(asyncio.all_tasks())
     for flip in range(50):
         scene.follow(WHOLE if flip % 2 else SLICE_4)
@@ -74,12 +69,10 @@ async def test_fifty_flips_of_the_label_end_with_the_last_and_leave_nothing(scen
 
 
 async def test_a_profile_that_the_cards_do_not_allow_keeps_what_is_offered_and_says_why(scene: Scene) -> None:
-    await scene.begin(SLICE_4)
-    await scene.offers(gpu_shared=16)
+    await scene.begin_offering(SLICE_4, gpu_shared=16)
     scene.follow(SLICE_4.replace("replicas: 4", "replicas: 4, devices: [7]"), "bad")
     await scene.until(lambda: scene.advertiser.problem is not None)
-    problem = scene.advertiser.problem
-    assert problem is not None
+    problem = scene.problem()
     assert problem.reason == "ProfileRefused"
     for fact in ('profile "bad"', "cannot be followed", "sharing.timeSlicing.resources[0].devices"):
         assert fact in problem.text
@@ -101,16 +94,14 @@ async def test_requests_for_two_shares(scene: Scene) -> None:
 
 @pytest.mark.scene("A100-40GB")
 async def test_two_shares_of_one_card_are_one_device_for_the_container(scene: Scene) -> None:
-    await scene.begin(SLICE_4)
-    await scene.offers(gpu_shared=4)
+    await scene.begin_offering(SLICE_4, gpu_shared=4)
     await scene.admit("both", {SHARED: 2})
     assert scene.env("both") == {"NVIDIA_VISIBLE_DEVICES": scene.uuid(0)}
 
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_container_with_two_cards_sees_both(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     await scene.admit("pair", {GPU: 2})
     assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
     await scene.restart_advertiser()
@@ -146,8 +137,7 @@ async def test_containers_with_a_slice_each_see_their_own(scene: Scene) -> None:
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_container_starts_again_though_its_resource_is_offered_no_more(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     await scene.admit("train", {GPU: 2})
     before = await scene.start_container("train")
     scene.follow(SLICE_4)
@@ -177,8 +167,7 @@ async def test_a_slice_that_is_offered_on_demand_is_not_offered_from_a_layout_to
     await scene.begin(WHOLE)
     await scene.cut(0, ("1g.5gb", 0), ("2g.10gb", 2))
     await scene.offers(**{"gpu": 1, "mig-2g_10gb": 1})
-    problem = scene.advertiser.problem
-    assert problem is not None
+    problem = scene.problem()
     assert problem.reason == "ResourceNameConflict"
     for fact in ("rename it", "resources.mig of the sharing profile", "{pattern: '1g.5gb'"):
         assert fact in problem.text
@@ -190,15 +179,13 @@ async def test_a_slice_that_is_offered_on_demand_is_not_offered_from_a_layout_to
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_card_that_a_pod_holds_whole_is_not_offered_as_shares(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     await scene.admit("train", {GPU: 1})
     scene.follow(SLICE_4)
     await scene.offers(gpu_shared=4)
     held = scene.devices("train")[0]
     assert {entry.partition("::")[0] for _, entry in scene.advertiser.withheld_entries} == {held}
-    problem = scene.advertiser.problem
-    assert problem is not None
+    problem = scene.problem()
     assert problem.reason == "CardsInUse"
     assert f"pod default/train holds {held} as nvidia.com/gpu" in problem.text
     scene.finish("train")
@@ -208,8 +195,7 @@ async def test_a_card_that_a_pod_holds_whole_is_not_offered_as_shares(scene: Sce
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_card_with_a_share_in_use_is_not_offered_whole_under_the_same_name_either(scene: Scene) -> None:
-    await scene.begin(SLICE_4_SAME_NAME)
-    await scene.offers(gpu=8)
+    await scene.begin_offering(SLICE_4_SAME_NAME, gpu=8)
     await scene.admit("web", {GPU: 1})
     scene.follow(WHOLE)
     await scene.offers(gpu=1)
@@ -219,8 +205,7 @@ async def test_a_card_with_a_share_in_use_is_not_offered_whole_under_the_same_na
 
 @pytest.mark.scene("A100-40GB")
 async def test_what_a_pod_was_given_a_moment_ago_is_held_though_kubelet_does_not_list_it(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=1)
+    await scene.begin_offering(WHOLE, gpu=1)
     await scene.clock.sleep(0.1)
     await scene.admit("train", {GPU: 1})
     pod = scene.pods.pop("train")
@@ -237,8 +222,7 @@ async def test_what_a_pod_was_given_a_moment_ago_is_held_though_kubelet_does_not
 
 @pytest.mark.scene("A100-40GB")
 async def test_what_a_pod_was_given_counts_as_given_lately_only_for_a_moment(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=1)
+    await scene.begin_offering(WHOLE, gpu=1)
     await scene.admit("train", {GPU: 1})
     assert scene.advertiser.recent_allocations == {scene.uuid(0)}
     woken = scene.changes.count
@@ -249,8 +233,7 @@ async def test_what_a_pod_was_given_counts_as_given_lately_only_for_a_moment(sce
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_container_that_starts_has_its_devices_for_longer_than_a_moment(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     await scene.cut(0, ("2g.10gb", 0), ("1g.5gb", 2))
     await scene.offers(**{"gpu": 1, "mig-2g_10gb": 1, "mig-1g_5gb": 1})
     await scene.admit("train", {"nvidia.com/mig-2g.10gb": 1})
@@ -262,8 +245,7 @@ async def test_a_container_that_starts_has_its_devices_for_longer_than_a_moment(
 
 @pytest.mark.scene("A100-40GB")
 async def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=1)
+    await scene.begin_offering(WHOLE, gpu=1)
     scene.fenced = frozenset({scene.uuid(0)})
     with pytest.raises(
         DeviceAllocationError, match=f"nvidia.com/gpu: {scene.uuid(0)} must not be allocated.*it is kept"
@@ -278,8 +260,7 @@ async def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(sc
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_what_is_offered_no_more_is_not_given_though_the_change_takes_a_while(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     scene.machine.slow("card_files", 3.0)
     await scene.cut(0, ("1g.5gb", 0))
     await scene.clock.sleep(1.0)
@@ -312,8 +293,7 @@ async def test_a_bad_card_takes_all_its_shares_and_a_bad_instance_only_its_own(s
 
 @pytest.mark.scene("8xA100-40GB")
 async def test_a_lost_card_leaves_the_others_to_be_given(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=8)
+    await scene.begin_offering(WHOLE, gpu=8)
     scene.machine.lose(scene.machine.uuids()[3])
     await scene.stocktaker.refresh()
     await scene.offers(gpu=7)
@@ -359,8 +339,7 @@ async def test_shares_by_mps_are_counted_while_their_daemon_serves(scene: Scene)
 
 
 async def test_after_a_restart_of_kubelet_all_is_back_within_two_seconds(scene: Scene) -> None:
-    await scene.begin(SLICE_4)
-    await scene.offers(gpu_shared=16)
+    await scene.begin_offering(SLICE_4, gpu_shared=16)
     for _ in range(5):
         scene.bus.stop()
         await scene.kubelet.restart()
@@ -372,8 +351,7 @@ async def test_after_a_restart_of_kubelet_all_is_back_within_two_seconds(scene: 
 
 
 async def test_a_hundred_agents_that_follow_one_another_never_take_anything_away(scene: Scene) -> None:
-    await scene.begin(SLICE_4)
-    await scene.offers(gpu_shared=16)
+    await scene.begin_offering(SLICE_4, gpu_shared=16)
     first = len(scene.seen) - 1
     for _ in range(100):
         older = scene.tasks.pop()
@@ -392,8 +370,7 @@ async def test_nothing_is_offered_before_kubelet_says_who_holds_what(scene: Scen
     await scene.clock.sleep(5.0)
     assert scene.advertiser.problem is None
     await scene.clock.sleep(10.0)
-    problem = scene.advertiser.problem
-    assert problem is not None
+    problem = scene.problem()
     assert problem.reason == "KubeletNotResponding"
     scene.bus.start(scene.kubelet.add_plugin, scene.kubelet)
     await scene.offers(gpu_shared=16)
@@ -409,15 +386,13 @@ async def test_a_node_that_has_nothing_to_offer_and_never_had_asks_nobody(scene:
 
 
 async def test_a_cdi_folder_that_cannot_be_written_holds_up_changes_and_is_told(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     folder = scene.folder / "cdi"
     shutil.rmtree(folder)
     folder.write_text("no folder")
     scene.follow(SLICE_4)
     await scene.until(lambda: scene.advertiser.problem is not None)
-    problem = scene.advertiser.problem
-    assert problem is not None
+    problem = scene.problem()
     assert problem.reason == "CdiFailed"
     assert scene.allocatable == {GPU: 4}
     folder.unlink()
@@ -428,8 +403,7 @@ async def test_a_cdi_folder_that_cannot_be_written_holds_up_changes_and_is_told(
 @pytest.mark.scene("2xA100-40GB", options=AllocateOptions(list_strategies=("envvar",)))
 async def test_where_containers_are_told_by_variables_the_cdi_folder_does_not_matter(scene: Scene) -> None:
     (scene.folder / "cdi").write_text("no folder")
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     await scene.admit("pair", {GPU: 2})
     assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
 
@@ -442,13 +416,11 @@ async def test_a_resource_that_kubelet_refuses_is_told_and_offered_again(scene: 
             raise RegistrationError("no such luck")
         await scene.kubelet.add_plugin(resource_name, options, client)
 
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     scene.bus.start(registered, scene.kubelet)
     scene.follow(SLICE_4)
     await scene.until(lambda: scene.advertiser.problem is not None)
-    problem = scene.advertiser.problem
-    assert problem is not None
+    problem = scene.problem()
     assert problem.reason == "ResourceRefused"
     assert "nvidia.com/gpu.shared: no such luck" in problem.text
     assert scene.allocatable[GPU] == 0, "what the profile does not offer is not given"
@@ -460,10 +432,8 @@ async def test_a_resource_that_kubelet_refuses_is_told_and_offered_again(scene: 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_card_whose_device_nodes_are_not_known_is_not_given_out(scene: Scene) -> None:
     scene.machine.fail("card_files", NotSupported, gpu=scene.machine.uuids()[1])
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=1)
-    problem = scene.advertiser.problem
-    assert problem is not None
+    await scene.begin_offering(WHOLE, gpu=1)
+    problem = scene.problem()
     assert problem.reason == "NvmlFailed"
     assert f"device nodes of card {scene.uuid(1)} are not known" in problem.text
     scene.machine.heal()
@@ -473,8 +443,7 @@ async def test_a_card_whose_device_nodes_are_not_known_is_not_given_out(scene: S
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_card_that_is_cut_while_kubelet_is_waited_for_is_not_given_whole(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     scene.seam.pod_resources = asyncio.Event().wait  # type: ignore[method-assign, assignment]
     for card in (0, 1):
         await scene.cut(card, ("1g.5gb", 0))
@@ -485,8 +454,7 @@ async def test_a_card_that_is_cut_while_kubelet_is_waited_for_is_not_given_whole
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_what_others_may_ask(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     await scene.admit("train", {GPU: 1})
     scene.follow(SLICE_4)
     await scene.offers(gpu_shared=4)
@@ -498,8 +466,7 @@ async def test_what_others_may_ask(scene: Scene) -> None:
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_pair_of_cards_is_not_given_where_its_set_cannot_be_written(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=2)
+    await scene.begin_offering(WHOLE, gpu=2)
     folder = scene.folder / "cdi"
     shutil.rmtree(folder)
     folder.write_text("no folder")
@@ -514,8 +481,7 @@ async def test_a_pair_of_cards_is_not_given_where_its_set_cannot_be_written(scen
 
 
 async def test_names_that_are_offered_no_more_are_removed_from_the_node_in_the_end(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     scene.follow(SLICE_4)
     await scene.offers(gpu_shared=16)
     await scene.clock.sleep(301.0)
@@ -528,8 +494,7 @@ async def test_names_that_are_offered_no_more_are_removed_from_the_node_in_the_e
 
 async def test_names_of_the_slicer_go_too_when_it_serves_them_no_more(scene: Scene) -> None:
     scene.taken = frozenset({"nvidia.com/mig-7g.40gb"})
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     scene.seen.append({"nvidia.com/mig-7g.40gb": 0})
     await scene.clock.sleep(3600.0)
     assert scene.removed == []

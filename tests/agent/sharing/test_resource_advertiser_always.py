@@ -44,8 +44,7 @@ def test_no_card_is_given_out_in_two_forms(play_anew: Callable[..., None], steps
     async def story(scene: Scene) -> None:
         names = (f"pod-{number}" for number in itertools.count())
         desired = WHOLE
-        await scene.begin(WHOLE)
-        await scene.offers(gpu=2)
+        await scene.begin_offering(WHOLE, gpu=2)
         for step, what in steps:
             if step == "follow":
                 desired = what

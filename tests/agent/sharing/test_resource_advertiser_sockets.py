@@ -33,8 +33,7 @@ def plugin_sockets(folder: Path) -> list[str]:
 
 async def test_from_profile_to_container_over_the_sockets(scene: Scene, sockets: Path) -> None:
     async with serve_kubelet(scene.kubelet, sockets):
-        await scene.begin(SLICE_4)
-        await scene.offers(gpu_shared=16)
+        await scene.begin_offering(SLICE_4, gpu_shared=16)
         await scene.admit("web", {SHARED: 1})
         assert scene.env("web") == {"NVIDIA_VISIBLE_DEVICES": scene.devices("web")[0].partition("::")[0]}
         await scene.admit("spread", {SHARED: 3})
@@ -43,8 +42,7 @@ async def test_from_profile_to_container_over_the_sockets(scene: Scene, sockets:
 
 async def test_flips_of_the_label_leave_one_socket_and_the_last_profile(scene: Scene, sockets: Path) -> None:
     async with serve_kubelet(scene.kubelet, sockets):
-        await scene.begin(WHOLE)
-        await scene.offers(gpu=4)
+        await scene.begin_offering(WHOLE, gpu=4)
         for flip in range(50):
             scene.follow(WHOLE if flip % 2 else SLICE_4)
             for _ in range(flip % 7):  # turns of the loop

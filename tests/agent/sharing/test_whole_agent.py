@@ -84,8 +84,7 @@ def test_a_profile_that_the_cards_do_not_allow_is_told_and_the_old_one_outlives_
 
         await scene.until(refused)
         assert "9 is no device of nvidia.com/gpu here" in (await condition(scene))["message"]
-        await scene.kill_agent()
-        scene.start_agent()
+        await scene.restart_agent()
         await scene.clock.sleep(5.0)
         assert await scene.allocatable(SHARED, 16)
         assert await refused()

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_cordoned_card_stays_counted_while_its_pod_stays(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     await scene.admit("service", {GPU: 1})
     await scene.start_container("service")
     scene.cordon(scene.index("service"))
@@ -29,8 +28,7 @@ async def test_a_cordoned_card_stays_counted_while_its_pod_stays(scene: Scene) -
 
 
 async def test_the_count_falls_before_a_deleted_pod_leaves_its_cordoned_card(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     await scene.admit("service", {GPU: 1})
     await scene.start_container("service")
     scene.cordon(scene.index("service"))
@@ -50,8 +48,7 @@ async def test_the_count_falls_before_a_deleted_pod_leaves_its_cordoned_card(sce
 
 @pytest.mark.parametrize("restarts", ["Never", "OnFailure"])
 async def test_a_pod_that_ends_by_itself_is_counted_against_the_other_cards(scene: Scene, restarts: str) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     await scene.admit("job", {GPU: 1}, restarts=restarts)
     await scene.start_container("job")
     scene.cordon(scene.index("job"))
@@ -61,8 +58,7 @@ async def test_a_pod_that_ends_by_itself_is_counted_against_the_other_cards(scen
 
 
 async def test_a_bad_card_is_unhealthy_for_its_own_pod_too(scene: Scene) -> None:
-    await scene.begin(WHOLE)
-    await scene.offers(gpu=4)
+    await scene.begin_offering(WHOLE, gpu=4)
     await scene.admit("service", {GPU: 1})
     await scene.start_container("service")
     bad = scene.index("service")
@@ -74,8 +70,7 @@ async def test_a_bad_card_is_unhealthy_for_its_own_pod_too(scene: Scene) -> None
 
 
 async def test_of_a_cordoned_card_only_the_free_shares_go(scene: Scene) -> None:
-    await scene.begin(SLICE_4)
-    await scene.offers(gpu_shared=16)
+    await scene.begin_offering(SLICE_4, gpu_shared=16)
     await scene.admit("service", {SHARED: 1})
     await scene.start_container("service")
     scene.cordon(0, 1, 2, 3)

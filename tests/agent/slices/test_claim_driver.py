@@ -155,6 +155,13 @@ async def begin(
     return kubelet, cards
 
 
+async def joined(scene: Scene) -> Kubelet:
+    """A node that gives its slices to claims, whose agent has described its cards."""
+    kubelet, _ = await begin(scene)
+    await scene.joined()
+    return kubelet
+
+
 async def choose(scene: Scene, way: str) -> None:
     """The administrator says how the node gives its slices."""
     await scene.client.merge_patch(NODES, NODE, {"metadata": {"labels": {DEVICE_API_LABEL: way}}})
@@ -182,8 +189,7 @@ def environment(scene: Scene, devices: Sequence[PreparedDevice]) -> set[str]:
 
 
 async def test_a_claim_gets_what_was_promised_to_it(scene: Scene) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     _, devices = await prepared(scene, kubelet, "two", *TWO)
     assert [(each.requests, each.pool, each.device) for each in devices] == [
         ((f"r{number}",), NODE, device(place)) for number, place in enumerate(TWO)
@@ -193,8 +199,7 @@ async def test_a_claim_gets_what_was_promised_to_it(scene: Scene) -> None:
 
 
 async def test_the_same_call_gets_the_same_answer(scene: Scene) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, devices = await prepared(scene, kubelet, "one", ONE)
     instances = scene.instances()
     assert list(await asyncio.gather(kubelet.prepare(claim), kubelet.prepare(claim))) == [devices, devices]
@@ -207,8 +212,7 @@ async def test_the_same_call_gets_the_same_answer(scene: Scene) -> None:
 @pytest.mark.scene(latencies={"create_gpu_instance": 3.0})
 async def test_prepare_waits_for_a_promise_that_comes_after_the_allocation(scene: Scene) -> None:
     """The API server has the promise; the agent's watch is behind."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim = await allocate(scene, "one", ONE)
     promised = asyncio.create_task(scene.promise("one", ONE))
     await promised
@@ -216,8 +220,7 @@ async def test_prepare_waits_for_a_promise_that_comes_after_the_allocation(scene
 
 
 async def test_unprepare_gives_everything_back(scene: Scene) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, _ = await prepared(scene, kubelet, "two", *TWO)
     await kubelet.unprepare(claim)
     await kubelet.unprepare(claim)
@@ -235,8 +238,7 @@ async def test_unprepare_gives_everything_back(scene: Scene) -> None:
 @pytest.mark.parametrize("between", ["prepared", "unprepared"])
 async def test_a_shared_claim_keeps_its_slice_from_pod_to_pod(scene: Scene, between: str, restart: bool) -> None:
     """The promise has the UID of the first pod, which ended before the second one started."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim = await allocate(scene, "shared", ONE, pods=("first", "second"))
     await scene.promise("first", ONE)
     devices = await kubelet.prepare(claim)
@@ -246,8 +248,7 @@ async def test_a_shared_claim_keeps_its_slice_from_pod_to_pod(scene: Scene, betw
     await scene.remove("first")
     await write_status(scene, "shared", reserved(scene, "second"))
     if restart:
-        await scene.kill_agent()
-        scene.start_agent()
+        await scene.restart_agent()
     await scene.clock.sleep(2)
     assert await kubelet.prepare(claim) == devices
     assert environment(scene, devices) == before == {scene.mig_uuid(ONE)}
@@ -260,8 +261,7 @@ async def test_a_shared_claim_keeps_its_slice_from_pod_to_pod(scene: Scene, betw
 @pytest.mark.parametrize("end", ["deleted", "succeeded", "never bound"])
 async def test_a_shared_claim_is_prepared_first_for_the_pod_that_is_left(scene: Scene, end: str, restart: bool) -> None:
     """The pod that has the promise ended before kubelet prepared anything for it; the claim never lost its places."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     await scene.pod("first", {"main": {}}, claims=("shared",))
     if end != "never bound":
         await scene.bind("first")
@@ -279,8 +279,7 @@ async def test_a_shared_claim_is_prepared_first_for_the_pod_that_is_left(scene: 
     await scene.clock.sleep(2)
     assert scene.instances() == made
     if restart:
-        await scene.kill_agent()
-        scene.start_agent()
+        await scene.restart_agent()
     devices = await kubelet.prepare(claim)
     assert environment(scene, devices) == {scene.mig_uuid(ONE)}
     await kubelet.unprepare(claim)
@@ -300,8 +299,7 @@ async def test_a_claim_of_a_group_of_pods_goes_to_a_pod_that_names_it(
     scene: Scene, named: str, resource: str, group: str
 ) -> None:
     """A claim that a PodGroup names is reserved for the group, and not for its pods (Kubernetes 1.37)."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     await scene.pod("member", {"main": {}}, claims=[named])
     await scene.bind("member")
     claim = await write_claim(scene, "shared", [result(0, ONE)], pods=["member"])
@@ -317,8 +315,7 @@ async def test_a_claim_of_a_group_of_pods_goes_to_a_pod_that_names_it(
 
 async def test_a_promise_whose_pod_lives_serves_no_claim_that_does_not_name_the_pod(scene: Scene) -> None:
     """Somebody gave a claim of the same namespace a place that is another pod's, which is not bound yet."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     await scene.pod("owner", {"main": {}})
     await scene.promise("owner", ONE)
     claim = await allocate(scene, "other", ONE)
@@ -328,8 +325,7 @@ async def test_a_promise_whose_pod_lives_serves_no_claim_that_does_not_name_the_
 
 async def test_a_claim_that_outlives_its_promise_keeps_its_slice_until_it_is_unprepared(scene: Scene) -> None:
     """The pod was force-deleted: its claim and its promise go at once, kubelet unprepares later."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, devices = await prepared(scene, kubelet, "one", ONE)
     await scene.remove("one")
     await scene.client.delete(RESOURCE_CLAIMS, "one", "default")
@@ -346,8 +342,7 @@ async def test_a_claim_that_outlives_its_promise_keeps_its_slice_until_it_is_unp
 
 
 async def test_two_claims_of_a_pod_have_the_slices_of_one_promise(scene: Scene) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claims = [await allocate(scene, f"c{number}", place, pods=("one",)) for number, place in enumerate(TWO)]
     await scene.promise("one", *TWO)
     answers = await asyncio.gather(*map(kubelet.prepare, claims))
@@ -363,8 +358,7 @@ async def test_two_claims_of_a_pod_have_the_slices_of_one_promise(scene: Scene) 
 
 async def test_an_agent_that_comes_back_defines_the_devices_again(scene: Scene) -> None:
     """Kubelet asks once: after a restart of the agent, and when the folder was wiped by a reboot."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, devices = await prepared(scene, kubelet, "two", *TWO)
     uuids = environment(scene, devices)
     await scene.kill_agent()
@@ -377,12 +371,10 @@ async def test_an_agent_that_comes_back_defines_the_devices_again(scene: Scene) 
 
 
 async def test_a_prepared_claim_keeps_its_slice_though_its_promise_is_lost(scene: Scene) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, _ = await prepared(scene, kubelet, "one", ONE)
     await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
-    await scene.kill_agent()
-    scene.start_agent()
+    await scene.restart_agent()
     assert environment(scene, await kubelet.prepare(claim)) == {scene.mig_uuid(ONE)}
     assert scene.places() == [ONE]
 
@@ -397,8 +389,7 @@ async def test_a_prepared_claim_keeps_its_slice_though_its_promise_is_lost(scene
     ],
 )
 async def test_an_allocation_that_is_not_ours_is_refused(scene: Scene, change: dict[str, Any], reason: str) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     labels = {"resource.kubernetes.io/admin-access": "true"}
     await scene.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
     claim = await write_claim(scene, "forged", [{**result(0, ONE), **change}])
@@ -427,8 +418,7 @@ async def test_a_device_of_another_claim_is_refused(
     scene: Scene, users: Sequence[str], namespace: str, reason: str
 ) -> None:
     """Nobody else checks: the API server takes an allocation of a device that another claim holds."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     await scene.client.create(NAMESPACES, {"metadata": {"name": "other"}})
     _, devices = await prepared(scene, kubelet, "owner", ONE)
     await prepared(scene, kubelet, "elsewhere", ("1g.5gb", 0, 0))
@@ -445,8 +435,7 @@ async def test_a_device_of_another_claim_is_refused(
 
 @pytest.mark.scene(latencies={"create_gpu_instance": 3.0})
 async def test_two_claims_that_ask_for_one_slice_at_once_do_not_both_get_it(scene: Scene) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claims = [await allocate(scene, name, ONE, pods=("one",)) for name in ("first", "second")]
     waiting = asyncio.gather(*map(kubelet.prepare, claims), return_exceptions=True)
     await scene.promise("one", ONE)
@@ -457,8 +446,7 @@ async def test_two_claims_that_ask_for_one_slice_at_once_do_not_both_get_it(scen
 
 async def test_a_device_is_not_given_on_while_a_process_uses_it(scene: Scene) -> None:
     """A pod was force-deleted: its claim is gone, its processes are not, and the controller has promised the place."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     first, _ = await prepared(scene, kubelet, "first", ONE)
     before = scene.mig_uuid(ONE)
     pid = scene.machine.start_process(MigUuid(before), 2**30)
@@ -477,8 +465,7 @@ async def test_a_device_is_not_given_on_while_a_process_uses_it(scene: Scene) ->
 
 @pytest.mark.parametrize("how", ["gone", "another", "free"])
 async def test_a_claim_that_is_not_the_one_that_kubelet_means_is_refused(scene: Scene, how: str) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim = await write_claim(scene, "one", [] if how == "free" else [result(0, ONE)])
     await scene.promise("one", ONE)
     if how != "free":
@@ -493,8 +480,7 @@ async def test_a_claim_that_is_not_the_one_that_kubelet_means_is_refused(scene: 
 @pytest.mark.scene(cards="8xA100-40GB", latencies={"create_gpu_instance": 0.3, "create_compute_instance": 0.2})
 async def test_fifty_six_claims_at_once_are_ready_within_kubelets_time(scene: Scene) -> None:
     places: list[Place] = [("1g.5gb", card, start) for card in range(8) for start in range(7)]
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claims = [await allocate(scene, f"c{number}", place) for number, place in enumerate(places)]
     for number, place in enumerate(places):
         await scene.promise(f"c{number}", place)
@@ -553,8 +539,7 @@ def test_a_death_at_any_call_is_made_good(play_anew: Callable[..., None], after:
 @pytest.mark.scene(latencies={"create_gpu_instance": 3.0})
 async def test_a_reboot_makes_the_slices_of_prepared_claims_anew(scene: Scene) -> None:
     """Kubelet does not prepare them again, and neither the instances nor the CDI files outlived the boot."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     _, devices = await prepared(scene, kubelet, "two", *TWO)
     await scene.kill_agent()
     scene.machine.reboot()
@@ -575,8 +560,7 @@ async def is_defined(scene: Scene, devices: Sequence[PreparedDevice]) -> bool:
 
 async def test_a_claim_that_loses_its_slice_loses_its_cdi_file(scene: Scene) -> None:
     """The next slice at the place has the same device nodes: a container that starts again must not get them."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     _, devices = await prepared(scene, kubelet, "first", ONE)
     await scene.promise("first", ONE, state="deleting")
     await scene.until(scene.is_empty)
@@ -584,15 +568,13 @@ async def test_a_claim_that_loses_its_slice_loses_its_cdi_file(scene: Scene) -> 
     await scene.release("first")
     await prepared(scene, kubelet, "second", ONE)
     assert not await is_defined(scene, devices)
-    await scene.kill_agent()
-    scene.start_agent()
+    await scene.restart_agent()
     await kubelet.client()
     assert not await is_defined(scene, devices)
 
 
 async def test_a_slice_that_is_being_released_is_not_handed_out(scene: Scene) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, _ = await prepared(scene, kubelet, "one", ONE)
     pid = scene.machine.start_process(MigUuid(scene.mig_uuid(ONE)), 2**30)
     await scene.promise("one", ONE, state="deleting")
@@ -605,8 +587,7 @@ async def test_a_slice_that_is_being_released_is_not_handed_out(scene: Scene) ->
 @pytest.mark.parametrize("damage", ["bytes", "position"])
 async def test_a_damaged_checkpoint_takes_nothing_from_running_claims(scene: Scene, damage: str) -> None:
     """Kubelet will not prepare the claim again, so its container must find its device at its next start."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, devices = await prepared(scene, kubelet, "two", *TWO)
     await scene.kill_agent()
     path = scene.options.claims_file
@@ -627,8 +608,7 @@ async def test_a_damaged_checkpoint_takes_nothing_from_running_claims(scene: Sce
 
 async def test_a_claim_that_was_given_other_devices_meanwhile_gets_these(scene: Scene) -> None:
     """Kubelet lost its own state, so it never unprepared the claim, which was released and placed anew."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, _ = await prepared(scene, kubelet, "one", ONE)
     await scene.promise("one", ONE, state="deleting")
     await scene.until(scene.is_empty)
@@ -641,8 +621,7 @@ async def test_a_claim_that_was_given_other_devices_meanwhile_gets_these(scene: 
 
 
 async def test_a_claim_with_nothing_of_ours_leaves_nothing(scene: Scene) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim = await write_claim(scene, "other", [{**result(0, ONE), "driver": "gpu.nvidia.com"}])
     assert await kubelet.prepare(claim) == ()
     await kubelet.unprepare(claim)
@@ -662,8 +641,7 @@ async def test_a_prepared_claim_is_on_the_disk_before_kubelet_has_its_answer(
         flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         flush(descriptor)
 
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     monkeypatch.setattr(os, "fsync", note)
     claim, _ = await prepared(scene, kubelet, "one", ONE)
     path = str(scene.options.claims_file)
@@ -708,8 +686,7 @@ def test_a_node_with_a_prepared_claim_is_not_rebooted_for_a_card(
 @pytest.mark.parametrize("restart", [False, True])
 async def test_a_claim_that_kubelet_has_forgotten_is_given_back(scene: Scene, restart: bool) -> None:
     """Kubelet lost its state while the claim was deleted, so nobody ever unprepares it."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     await prepared(scene, kubelet, "first", ONE)
     await prepared(scene, kubelet, "stays", ("1g.5gb", 0, 0))
     for name in ("first", "stays"):
@@ -717,8 +694,7 @@ async def test_a_claim_that_kubelet_has_forgotten_is_given_back(scene: Scene, re
         await scene._patch({"spec": {"podAllocationRequests": {scene.uid(name): None}}})
     await scene.client.delete(RESOURCE_CLAIMS, "first", "default")
     if restart:
-        await scene.kill_agent()
-        scene.start_agent()
+        await scene.restart_agent()
     await scene.clock.sleep(GONE_CHECK)
     assert len(scene.places()) == 2  # kubelet may only be slow: the pod was force-deleted
     await scene.clock.sleep(2 * GONE_CHECK)

@@ -65,8 +65,7 @@ async def test_a_quiet_node_writes_nothing(scene: Scene) -> None:
     await published(scene)
     before = await stored(scene)
     await scene.clock.sleep(3600)
-    await scene.kill_agent()
-    scene.start_agent()
+    await scene.restart_agent()
     await scene.clock.sleep(600)
     assert await stored(scene) == before
 
@@ -296,7 +295,6 @@ async def test_another_nodes_object_of_the_name_hinders_nobody(scene: Scene) -> 
     await begin(scene)
     await published(scene)
     names = {each.metadata.name for each in await stored(scene)}
-    await scene.kill_agent()
-    scene.start_agent()
+    await scene.restart_agent()
     await scene.clock.sleep(600)
     assert {each.metadata.name for each in await stored(scene)} == names

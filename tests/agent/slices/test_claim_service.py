@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from tests.agent.conftest import Scene
-from tests.agent.slices.test_claim_driver import ONE, Kubelet, allocate, begin, choose, environment, prepared
+from tests.agent.slices.test_claim_driver import ONE, Kubelet, allocate, begin, choose, environment, joined, prepared
 
 from tessera.api.names import DEVICE_API_DRA
 from tessera.dra.resource_slices import RESOURCE_SLICES
@@ -65,26 +65,22 @@ async def test_a_pod_of_the_device_plugin_runs_on_when_the_node_turns_to_claims(
     await choose(scene, DEVICE_API_DRA)
     await scene.until(lambda: has_slices(scene))
     if restart:
-        await scene.kill_agent()
-        scene.start_agent()
+        await scene.restart_agent()
     await scene.clock.sleep(30)
     assert not await offered(scene)
     assert await scene.start("old", "main") == before  # its container starts again
-    await scene.finish("old")
-    await scene.release("old")
+    await scene.finish_and_release("old")
     await scene.until(scene.is_empty)
 
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_a_pod_with_a_claim_runs_on_when_the_node_turns_to_the_device_plugin(scene: Scene, restart: bool) -> None:
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim, devices = await prepared(scene, kubelet, "old", ONE)
     await choose(scene, "deviceplugin")
     await scene.until(lambda: has_none(scene))
     if restart:
-        await scene.kill_agent()
-        scene.start_agent()
+        await scene.restart_agent()
     await scene.until(lambda: by_plugin(scene))
     assert environment(scene, devices) == {scene.mig_uuid(ONE)}
     assert await kubelet.prepare(claim) == devices
@@ -101,8 +97,7 @@ async def is_unknown(kubelet: Kubelet) -> bool:
 
 async def test_a_claim_that_was_placed_before_the_change_is_still_prepared(scene: Scene) -> None:
     """Its pod is bound; kubelet asks when it comes to it."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     claim = await allocate(scene, "late", ONE)
     await scene.promise("late", ONE)
     await scene.clock.sleep(1)
@@ -113,8 +108,7 @@ async def test_a_claim_that_was_placed_before_the_change_is_still_prepared(scene
 
 async def test_a_pod_that_asks_by_limits_gets_nothing_on_a_node_of_claims(scene: Scene) -> None:
     """It was bound without regard to the label; the slice of a claim is not for it."""
-    kubelet, _ = await begin(scene)
-    await scene.joined()
+    kubelet = await joined(scene)
     _, devices = await prepared(scene, kubelet, "owner", ONE)
     await scene.pod("other", {"main": {"3g.20gb": 1}})
     await scene.bind("other")

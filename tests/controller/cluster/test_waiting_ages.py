@@ -56,20 +56,23 @@ def leave(ages: WaitingAges, pod: PodInfo, after: float, *, competes: bool = Tru
 # From when an age counts
 
 
+@pytest.fixture
+def ages() -> WaitingAges:
+    return WaitingAges()
+
+
 def test_an_age_begins_with_the_pod() -> None:
     assert age(WaitingAges(), waiting("a", NOW), NOW + 5) == 5
 
 
 @pytest.mark.parametrize("gate", [OWN, KUEUE])
-def test_an_age_begins_when_the_last_gate_of_others_is_gone(gate: str) -> None:
-    ages = WaitingAges()
+def test_an_age_begins_when_the_last_gate_of_others_is_gone(ages: WaitingAges, gate: str) -> None:
     seen(ages, waiting("a", NOW, gates=(gate, GATE)), NOW)
     assert age(ages, waiting("a", NOW), NOW + 3_600, known=True) == 0
     assert age(ages, waiting("a", NOW), NOW + 3_700, known=True) == 100
 
 
-def test_pods_whose_gates_go_in_one_second_keep_the_order_of_their_creation() -> None:
-    ages = WaitingAges()
+def test_pods_whose_gates_go_in_one_second_keep_the_order_of_their_creation(ages: WaitingAges) -> None:
     pods = [waiting(name, NOW + at, gates=(OWN, GATE)) for name, at in (("b", 0), ("a", 1))]
     for pod in pods:
         seen(ages, pod, NOW + 2)
@@ -91,8 +94,7 @@ def test_a_pod_that_no_controller_has_told_of_its_wait_is_young() -> None:
     assert first.created < second.created
 
 
-def test_an_age_stands_still_while_no_node_could_take_the_pod() -> None:
-    ages = WaitingAges()
+def test_an_age_stands_still_while_no_node_could_take_the_pod(ages: WaitingAges) -> None:
     pod = seen(ages, waiting("a", NOW), NOW)
     ages.note(pod, NOW + 10, competes=False)
     pod = ages.settle(pod, NOW + 100)
@@ -125,39 +127,34 @@ def test_an_age_is_never_more_than_the_time_that_the_pod_competed(steps: list[tu
 # Ages that go from pod to pod
 
 
-def test_the_next_pod_of_the_owner_takes_the_age_over_and_keeps_it() -> None:
-    ages = WaitingAges()
+def test_the_next_pod_of_the_owner_takes_the_age_over_and_keeps_it(ages: WaitingAges) -> None:
     leave(ages, waiting("a"), 600)
     assert age(ages, waiting("b", NOW + 601), NOW + 601) == 601
     assert age(ages, waiting("b", NOW + 601), NOW + 700, known=True) == 700
     assert age(ages, waiting("c", NOW + 700), NOW + 700) == 0
 
 
-def test_an_age_goes_on_from_pod_to_pod() -> None:
-    ages = WaitingAges()
+def test_an_age_goes_on_from_pod_to_pod(ages: WaitingAges) -> None:
     leave(ages, waiting("a"), 100)
     leave(ages, waiting("b", NOW + 100), 100)
     assert age(ages, waiting("c", NOW + 200), NOW + 200) == 200
 
 
-def test_a_long_pause_between_two_pods_counts_for_nobody() -> None:
+def test_a_long_pause_between_two_pods_counts_for_nobody(ages: WaitingAges) -> None:
     """Else whoever makes a pod for a second now and then saves up an age."""
-    ages = WaitingAges()
     leave(ages, waiting("a"), 100)
     assert age(ages, waiting("b", NOW + 10_000), NOW + 10_000) == 100 + PAUSE
 
 
 @pytest.mark.parametrize("gate", [OWN, KUEUE])
-def test_a_pod_made_anew_behind_a_gate_takes_the_age_over_when_that_is_gone(gate: str) -> None:
-    ages = WaitingAges()
+def test_a_pod_made_anew_behind_a_gate_takes_the_age_over_when_that_is_gone(ages: WaitingAges, gate: str) -> None:
     leave(ages, waiting("a"), 100)
     seen(ages, waiting("b", NOW + 100, gates=(gate, GATE)), NOW + 100)
     assert age(ages, waiting("b", NOW + 100), NOW + 5_000, known=True) == 100 + PAUSE
 
 
-def test_a_pod_that_is_being_deleted_leaves_its_age_once() -> None:
+def test_a_pod_that_is_being_deleted_leaves_its_age_once(ages: WaitingAges) -> None:
     """Its owner replaces it before it is gone, while a finalizer of Kueue holds it."""
-    ages = WaitingAges()
     seen(ages, waiting("a"), NOW)
     leaving = ages.observe(waiting("a", terminating=True), NOW + 100, known=True, competes=True)
     assert age(ages, waiting("b", NOW + 100), NOW + 100) == 100
@@ -165,8 +162,7 @@ def test_a_pod_that_is_being_deleted_leaves_its_age_once() -> None:
     assert age(ages, waiting("c", NOW + 200), NOW + 200) == 0
 
 
-def test_the_oldest_age_goes_first() -> None:
-    ages = WaitingAges()
+def test_the_oldest_age_goes_first(ages: WaitingAges) -> None:
     pods = [seen(ages, waiting(name, at), at) for name, at in (("b", NOW - 500), ("a", NOW - 50))]
     for pod in reversed(pods):
         ages.forget(pod.uid, pod, NOW, competes=True)
@@ -184,8 +180,9 @@ def test_the_oldest_age_goes_first() -> None:
     ],
     ids=["made-up owner", "had its slices", "no slices", "ended", "no node could take it"],
 )
-def test_only_a_pod_of_a_workload_that_competes_leaves_an_age(facts: dict[str, Any], competes: bool) -> None:
-    ages = WaitingAges()
+def test_only_a_pod_of_a_workload_that_competes_leaves_an_age(
+    ages: WaitingAges, facts: dict[str, Any], competes: bool
+) -> None:
     leave(ages, waiting("a", **facts), 600, competes=competes)
     assert age(ages, waiting("b", NOW + 600, **facts | {"gates": (GATE,)}), NOW + 600) == 0
 
@@ -202,16 +199,14 @@ def test_only_a_pod_of_a_workload_that_competes_leaves_an_age(facts: dict[str, A
     ],
     ids=["owner", "name", "namespace", "profile", "CPU", "selector"],
 )
-def test_a_pod_that_asks_for_something_else_inherits_nothing(facts: dict[str, Any]) -> None:
-    ages = WaitingAges()
+def test_a_pod_that_asks_for_something_else_inherits_nothing(ages: WaitingAges, facts: dict[str, Any]) -> None:
     leave(ages, waiting("a"), 600)
     assert age(ages, waiting("b", NOW + 600, **facts), NOW + 600) == 0
     assert age(ages, waiting("c", NOW + 600), NOW + 600) == 600
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["", "behind a gate first"])
-def test_a_pod_whose_owner_does_not_exist_inherits_nothing(gated: bool) -> None:
-    ages = WaitingAges()
+def test_a_pod_whose_owner_does_not_exist_inherits_nothing(ages: WaitingAges, gated: bool) -> None:
     leave(ages, waiting("a"), 600)
     later = NOW + 600
     if gated:
@@ -225,8 +220,7 @@ def test_a_pod_whose_owner_does_not_exist_inherits_nothing(gated: bool) -> None:
     assert age(ages, waiting("c", later), later) == 600, "the age is still there for a pod of an owner that exists"
 
 
-def test_nobody_asks_about_the_owner_of_a_pod_that_inherits_nothing() -> None:
-    ages = WaitingAges()
+def test_nobody_asks_about_the_owner_of_a_pod_that_inherits_nothing(ages: WaitingAges) -> None:
     leave(ages, waiting("a"), 600)
     for name, facts in (("b", {"owner": "other"}), ("c", {"waits_since": rfc3339(NOW)}), ("d", {"maker": ""})):
         ages.observe(waiting(name, NOW + 600, **facts), NOW + 600, known=False, competes=False)
@@ -237,8 +231,7 @@ def test_nobody_asks_about_the_owner_of_a_pod_that_inherits_nothing() -> None:
     assert not ages.unknown_owners
 
 
-def test_an_owner_that_is_found_late_costs_its_pod_nothing() -> None:
-    ages = WaitingAges()
+def test_an_owner_that_is_found_late_costs_its_pod_nothing(ages: WaitingAges) -> None:
     leave(ages, waiting("a"), 600)
     later = NOW + 610
     ages.observe(waiting("b", later), later, known=False, competes=False)
@@ -259,8 +252,7 @@ def test_pods_that_come_for_a_moment_now_and_then_save_up_at_most_twice_the_time
     assert age(ages, waiting("last", now), now) <= 2 * competed + 2 * len(rounds)  # texts have whole seconds
 
 
-def test_an_age_expires() -> None:
-    ages = WaitingAges()
+def test_an_age_expires(ages: WaitingAges) -> None:
     leave(ages, waiting("a", owner="late"), 600)
     leave(ages, waiting("b", owner="early"), 600)
     late, early = NOW + 600 + EXPIRY, NOW + 599 + EXPIRY
@@ -268,8 +260,7 @@ def test_an_age_expires() -> None:
     assert age(ages, waiting("d", early, owner="early"), early) == 600 + PAUSE
 
 
-def test_a_namespace_that_leaves_many_ages_loses_its_own_only() -> None:
-    ages = WaitingAges()
+def test_a_namespace_that_leaves_many_ages_loses_its_own_only(ages: WaitingAges) -> None:
     leave(ages, waiting("modest", namespace="modest"), 600)
     for number in range(REMEMBERED_AGES + 1):
         leave(ages, waiting(f"a{number}", owner=f"owner-{number}"), 600)
@@ -279,8 +270,7 @@ def test_a_namespace_that_leaves_many_ages_loses_its_own_only() -> None:
     assert age(ages, waiting("d", NOW + 600, namespace="modest"), NOW + 600) == 600
 
 
-def test_an_owner_beyond_the_bound_keeps_its_oldest_ages() -> None:
-    ages = WaitingAges()
+def test_an_owner_beyond_the_bound_keeps_its_oldest_ages(ages: WaitingAges) -> None:
     named = [("a", NOW - 9_000), *((f"b{number}", NOW - 50) for number in range(REMEMBERED_AGES_OF_NAMESPACE))]
     for pod in [seen(ages, waiting(name, at), at) for name, at in named]:
         ages.forget(pod.uid, pod, NOW, competes=True)
@@ -288,8 +278,7 @@ def test_an_owner_beyond_the_bound_keeps_its_oldest_ages() -> None:
     assert found == [9_000] + [50] * (REMEMBERED_AGES_OF_NAMESPACE - 1) + [0]
 
 
-def test_beyond_the_bound_of_all_the_namespace_with_the_most_loses() -> None:
-    ages = WaitingAges()
+def test_beyond_the_bound_of_all_the_namespace_with_the_most_loses(ages: WaitingAges) -> None:
     leave(ages, waiting("modest", namespace="modest"), 600)
     spaces = REMEMBERED_AGES // REMEMBERED_AGES_OF_NAMESPACE
     for space in range(spaces):

@@ -34,8 +34,12 @@ def value(cluster: SlicerCluster, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
 
 
-def test_slots_and_room_follow_the_cards() -> None:
-    cluster = SlicerCluster()
+@pytest.fixture
+def cluster() -> SlicerCluster:
+    return SlicerCluster()
+
+
+def test_slots_and_room_follow_the_cards(cluster: SlicerCluster) -> None:
     cluster.node("n1", count=2)
     cluster.run()
     assert value(cluster, "tessera_slots", model=MODEL, state="free") == 16
@@ -82,8 +86,7 @@ def test_while_changes_are_taken_in_by_parts_the_figures_are_those_of_before(mon
     assert figures() == (24 * 8, 0)
 
 
-def test_waiting_pods_are_counted_by_reason() -> None:
-    cluster = SlicerCluster()
+def test_waiting_pods_are_counted_by_reason(cluster: SlicerCluster) -> None:
     cluster.node("n1", count=1)
     cluster.pod("first", "7g.40gb")
     cluster.run()
@@ -93,8 +96,7 @@ def test_waiting_pods_are_counted_by_reason() -> None:
     assert value(cluster, "tessera_pods_waiting", reason="fragmented") == 0
 
 
-def test_slices_are_counted_by_profile_and_progress() -> None:
-    cluster = SlicerCluster()
+def test_slices_are_counted_by_profile_and_progress(cluster: SlicerCluster) -> None:
     cluster.node("n1", count=1)
     web = cluster.pod("web", "3g.20gb")
     cluster.settle()
@@ -105,8 +107,7 @@ def test_slices_are_counted_by_profile_and_progress() -> None:
     assert value(cluster, "tessera_allocated_slices", **created) is None
 
 
-def test_pods_are_charged_by_namespace_and_nodes_have_the_capacity() -> None:
-    cluster = SlicerCluster()
+def test_pods_are_charged_by_namespace_and_nodes_have_the_capacity(cluster: SlicerCluster) -> None:
     node = cluster.node("n1", count=1)
     cluster.node("n1", count=1, allocatable={**node.allocatable, QUOTA_RESOURCE: 40 * GIB})
     cluster.pod("web", "3g.20gb", amounts={QUOTA_RESOURCE: 20 * GIB})
@@ -116,8 +117,7 @@ def test_pods_are_charged_by_namespace_and_nodes_have_the_capacity() -> None:
     assert value(cluster, "tessera_quota_capacity_bytes") == 40 * GIB
 
 
-def test_only_the_largest_namespaces_have_series_of_their_own() -> None:
-    cluster = SlicerCluster()
+def test_only_the_largest_namespaces_have_series_of_their_own(cluster: SlicerCluster) -> None:
     for number in range(NAMESPACES_SHOWN + 2):
         amounts = {QUOTA_RESOURCE: GIB * (number + 1)}
         cluster.put(replace(cluster.pod(f"p{number}", "1g.5gb", amounts=amounts), namespace=f"team-{number}"))
@@ -127,8 +127,7 @@ def test_only_the_largest_namespaces_have_series_of_their_own() -> None:
     assert value(cluster, "tessera_quota_used_bytes", namespace="team-2") == 3 * GIB
 
 
-def test_a_refusal_counts_once_for_each_reason() -> None:
-    cluster = SlicerCluster()
+def test_a_refusal_counts_once_for_each_reason(cluster: SlicerCluster) -> None:
     cluster.node("n1", count=1)
     cluster.pod("first", "7g.40gb")
     cluster.run()
@@ -140,9 +139,8 @@ def test_a_refusal_counts_once_for_each_reason() -> None:
     assert value(cluster, "tessera_placement_refusals_total", reason="fragmented") == 0
 
 
-def test_a_pod_that_gets_slices_elsewhere_counts_as_moved() -> None:
+def test_a_pod_that_gets_slices_elsewhere_counts_as_moved(cluster: SlicerCluster) -> None:
     """Its node stops to offer slices before the pod was pinned to it."""
-    cluster = SlicerCluster()
     node = cluster.node("n1", count=1)
     cluster.pod("web", "3g.20gb")
     cluster.slicer.decide()
@@ -154,9 +152,8 @@ def test_a_pod_that_gets_slices_elsewhere_counts_as_moved() -> None:
     assert value(cluster, "tessera_moves_total") == 1
 
 
-def test_a_hand_over_lasts_from_the_decision_until_the_gate_is_removed() -> None:
+def test_a_hand_over_lasts_from_the_decision_until_the_gate_is_removed(cluster: SlicerCluster) -> None:
     """A pod that finds room at once is none; one that loses its place before that is none either."""
-    cluster = SlicerCluster()
     found: list[float] = []
     hand_overs = HandOvers(found.append)
     cluster.node("n1", count=1)

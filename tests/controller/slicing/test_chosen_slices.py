@@ -145,8 +145,7 @@ def test_a_restart_keeps_what_was_chosen() -> None:
     cluster.settle()
     waiting = ask(cluster, "w", request("gpu", SMALL, **selecting(f"{INDEX} == 1 && {START} == 0")))
     cluster.settle()
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert given_devices(cluster, [key]) == sorted(small((1, 0)))
     assert cluster.devices(waiting) == []
 

@@ -34,6 +34,11 @@ def check(kind: str, values: Iterable[int]) -> bool:
     return not found or len(set(found)) == (1 if kind == "match" else len(found))
 
 
+@pytest.fixture
+def cluster() -> ClaimCluster:
+    return ClaimCluster()
+
+
 @pytest.mark.parametrize("kind", ["match", "distinct"])
 @pytest.mark.parametrize(("attribute", "group"), [(ROOT, 2), (NUMA, 3)])
 @pytest.mark.parametrize(
@@ -49,10 +54,9 @@ def check(kind: str, values: Iterable[int]) -> bool:
     ],
 )
 def test_devices_of_all_kinds_are_compared_alike(
-    kind: str, attribute: str, group: int, kinds: str, requests: tuple[dict[str, Any], ...]
+    cluster: ClaimCluster, kind: str, attribute: str, group: int, *, kinds: str, requests: tuple[dict[str, Any], ...]
 ) -> None:
     """Two pods at a time, so the second one gets what the first one has left."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1", kinds=kinds)
     keys = [cluster.claim(f"c{n}", *requests, constraints=[rule(kind, attribute)]) for n in range(2)]
     for number, key in enumerate(keys):
@@ -63,8 +67,7 @@ def test_devices_of_all_kinds_are_compared_alike(
     assert all(check(kind, (each // group for each in found)) for found in given)
 
 
-def test_a_value_that_is_free_is_taken_whichever_others_are_used() -> None:
-    cluster = ClaimCluster()
+def test_a_value_that_is_free_is_taken_whichever_others_are_used(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1", kinds="wcwcwc")
     for number in range(2):
         cluster.user(f"w{number}", cluster.claim(f"w{number}", request("gpu", CARD)))
@@ -76,8 +79,7 @@ def test_a_value_that_is_free_is_taken_whichever_others_are_used() -> None:
     assert len(cluster.devices(key)) == 2
 
 
-def test_constraints_of_some_requests_and_several_at_once_hold() -> None:
-    cluster = ClaimCluster()
+def test_constraints_of_some_requests_and_several_at_once_hold(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1", kinds="wcwcccss")
     requests = [request("a", CARD), request("b", SLICE, count=2), request("c", SHARE)]
     rules = [rule("match", ROOT, "a", "b"), rule("distinct", NUMA, "a", "c"), rule("match", PARENT, "b")]
@@ -93,8 +95,7 @@ def test_constraints_of_some_requests_and_several_at_once_hold() -> None:
     assert share // 3 != card // 3
 
 
-def test_claims_of_one_pod_have_constraints_of_their_own() -> None:
-    cluster = ClaimCluster()
+def test_claims_of_one_pod_have_constraints_of_their_own(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1", count=2)
     together = cluster.claim("c1", request("a", SLICE, count=2), constraints=[rule("match", PARENT)])
     apart = cluster.claim("c2", request("a", SLICE, count=2), constraints=[rule("distinct", PARENT)])
@@ -104,8 +105,7 @@ def test_claims_of_one_pod_have_constraints_of_their_own() -> None:
     assert sorted(indexes(cluster, apart)) == [0, 1]
 
 
-def test_slices_of_different_starts_are_of_one_card() -> None:
-    cluster = ClaimCluster()
+def test_slices_of_different_starts_are_of_one_card(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1", count=2)
     key = cluster.claim("c", request("a", THREE, count=2), constraints=[rule("distinct", "gpu.tessera.dev/start")])
     cluster.user("p", key)
@@ -123,9 +123,8 @@ def test_slices_of_different_starts_are_of_one_card() -> None:
     ],
 )
 def test_what_the_cards_of_no_node_keep_is_refused_with_the_field(
-    kinds: str, requests: list[dict[str, Any]], attribute: str, text: str
+    cluster: ClaimCluster, kinds: str, requests: list[dict[str, Any]], attribute: str, text: str
 ) -> None:
-    cluster = ClaimCluster()
     cluster.claim_node("n1", kinds=kinds)
     pod = cluster.user("p", cluster.claim("c", *requests, constraints=[rule("match", attribute)]))
     cluster.settle()
@@ -133,8 +132,7 @@ def test_what_the_cards_of_no_node_keep_is_refused_with_the_field(
     assert f"claim default/c: spec.devices.constraints[0].matchAttribute {text}" in fault
 
 
-def test_a_node_that_comes_later_keeps_a_refused_constraint() -> None:
-    cluster = ClaimCluster()
+def test_a_node_that_comes_later_keeps_a_refused_constraint(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1", kinds="wwcc")
     key = cluster.claim("c", request("a", CARD), request("b", SLICE), constraints=[rule("match", ROOT)])
     cluster.user("p", key)
@@ -143,8 +141,7 @@ def test_a_node_that_comes_later_keeps_a_refused_constraint() -> None:
     cluster.claim_node("n2", kinds="wc")
     cluster.settle()
     assert cluster.node_of(key) == "n2"
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert cluster.node_of(key) == "n2"
 
 
@@ -166,8 +163,9 @@ def everything(device_class: str, **more: Any) -> dict[str, Any]:
         ("wsc", everything("any", **selecting("device.attributes['gpu.tessera.dev'].type == 'gpu'")), 2),
     ],
 )
-def test_all_gives_every_device_that_the_selectors_choose(kinds: str, wanted: dict[str, Any], devices: int) -> None:
-    cluster = ClaimCluster()
+def test_all_gives_every_device_that_the_selectors_choose(
+    cluster: ClaimCluster, kinds: str, wanted: dict[str, Any], devices: int
+) -> None:
     expression = "device.driver == 'gpu.tessera.dev'"
     cluster.classes.append({"metadata": {"name": "any"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
     cluster.tell_claims()
@@ -176,13 +174,11 @@ def test_all_gives_every_device_that_the_selectors_choose(kinds: str, wanted: di
     cluster.user("p", key)
     cluster.settle()
     assert len(set(cluster.devices(key))) == devices
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert len(set(cluster.devices(key))) == devices
 
 
-def test_all_waits_until_the_last_device_is_free() -> None:
-    cluster = ClaimCluster()
+def test_all_waits_until_the_last_device_is_free(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1", count=2)
     small = cluster.user("small", cluster.claim("s", request("x", SLICE)))
     cluster.settle()
@@ -196,8 +192,7 @@ def test_all_waits_until_the_last_device_is_free() -> None:
     assert len(cluster.devices(key)) == 4
 
 
-def test_all_means_what_most_nodes_give() -> None:
-    cluster = ClaimCluster()
+def test_all_means_what_most_nodes_give(cluster: ClaimCluster) -> None:
     for name, count in (("n1", 1), ("n2", 2), ("n3", 2)):
         cluster.claim_node(name, count=count)
     keys = [cluster.claim(f"c{n}", everything(THREE)) for n in range(3)]
@@ -219,8 +214,9 @@ def test_all_means_what_most_nodes_give() -> None:
         ),
     ],
 )
-def test_all_of_what_cannot_be_had_at_once_is_refused(count: int, wanted: dict[str, Any], text: str) -> None:
-    cluster = ClaimCluster()
+def test_all_of_what_cannot_be_had_at_once_is_refused(
+    cluster: ClaimCluster, count: int, wanted: dict[str, Any], text: str
+) -> None:
     cluster.claim_node("n1", count=count)
     pod = cluster.user("p", cluster.claim("c", wanted))
     cluster.settle()

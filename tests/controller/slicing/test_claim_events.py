@@ -20,16 +20,19 @@ def told(cluster: ClaimCluster, key: str) -> list[tuple[str, str, bool]]:
     ]
 
 
-def test_a_claim_is_told_where_it_is_allocated_and_that_nobody_uses_it_any_more() -> None:
-    cluster = ClaimCluster()
+@pytest.fixture
+def cluster() -> ClaimCluster:
+    return ClaimCluster()
+
+
+def test_a_claim_is_told_where_it_is_allocated_and_that_nobody_uses_it_any_more(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     key = cluster.claim("c", request("x", ONE))
     pod = cluster.user("p", key)
     cluster.settle()
     ((_, device),) = cluster.devices(key)
     assert told(cluster, key) == [("ClaimAllocated", f"{device} of node n1, for pod p", False)]
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert len(told(cluster, key)) == 1
     cluster.put(replace(cluster.pods[pod.uid], finished=True))
     cluster.settle()
@@ -38,8 +41,7 @@ def test_a_claim_is_told_where_it_is_allocated_and_that_nobody_uses_it_any_more(
 
 
 @pytest.mark.parametrize("end", ["deleted", "finished"])
-def test_a_claim_that_goes_with_its_pod_costs_one_event(end: str) -> None:
-    cluster = ClaimCluster()
+def test_a_claim_that_goes_with_its_pod_costs_one_event(cluster: ClaimCluster, end: str) -> None:
     cluster.claim_node("n1")
     key = cluster.template_claim("c", "p", request("x", ONE))
     pod = cluster.user("p", key)
@@ -52,8 +54,7 @@ def test_a_claim_that_goes_with_its_pod_costs_one_event(end: str) -> None:
     assert [reason for reason, _, _ in told(cluster, key)] == ["ClaimAllocated"]
 
 
-def test_a_claim_waits_in_the_words_of_its_pod_and_is_told_once() -> None:
-    cluster = ClaimCluster()
+def test_a_claim_waits_in_the_words_of_its_pod_and_is_told_once(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     holders = [cluster.user(f"h{n}", cluster.claim(f"h{n}", request("x", THREE))) for n in range(2)]
     cluster.settle()
@@ -73,8 +74,7 @@ def test_a_claim_waits_in_the_words_of_its_pod_and_is_told_once() -> None:
     assert [told(cluster, key)[-1][0] for key in keys] == ["ClaimAllocated"] * 2
 
 
-def test_a_refusal_that_is_the_same_for_several_pods_is_told_once() -> None:
-    cluster = ClaimCluster()
+def test_a_refusal_that_is_the_same_for_several_pods_is_told_once(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     key = cluster.claim("c", request("x", "mig-1g.5gb.tessera.dev", allocationMode="Some"))
     other = cluster.claim("other", request("x", "gpus.elsewhere.example"))
@@ -87,8 +87,7 @@ def test_a_refusal_that_is_the_same_for_several_pods_is_told_once() -> None:
     assert told(cluster, other) == []
 
 
-def test_a_node_that_refuses_the_pod_is_named() -> None:
-    cluster = ClaimCluster()
+def test_a_node_that_refuses_the_pod_is_named(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     cluster.claim_node("n2", cordoned=True)
     cluster.refusing.add("n1")
@@ -114,14 +113,11 @@ def test_a_reservation_for_a_claim_is_told_to_the_claim() -> None:
     cluster.settle()
     key = cluster.claim("large", request("x", "mig-7g.40gb.tessera.dev"))
     cluster.user("large", key)
-    cluster.settle()
-    cluster.pass_time(120)
-    cluster.settle()
+    cluster.settle_and_wait(120)
     assert {reason for reason, _, _ in told(cluster, key)} == {"SliceWaiting", "SliceReserved"}
 
 
-def test_who_looks_at_a_pod_with_many_claims_does_a_bounded_work() -> None:
-    cluster = ClaimCluster()
+def test_who_looks_at_a_pod_with_many_claims_does_a_bounded_work(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     keys = [cluster.claim(f"c{n}", request("x", ONE)) for n in range(200)]
     cluster.user("p", *keys)

@@ -45,8 +45,12 @@ def kinds(cluster: ClaimCluster) -> list[str]:
     return [type(each).__name__ for each in cluster.writes]
 
 
-def test_a_pod_without_a_gate_is_placed_by_its_claim_alone() -> None:
-    cluster = ClaimCluster()
+@pytest.fixture
+def cluster() -> ClaimCluster:
+    return ClaimCluster()
+
+
+def test_a_pod_without_a_gate_is_placed_by_its_claim_alone(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     key = cluster.claim("c", request("slice", ONE))
     pod = cluster.user("p", key)
@@ -58,8 +62,7 @@ def test_a_pod_without_a_gate_is_placed_by_its_claim_alone() -> None:
     assert kinds(cluster)[:3] == ["PatchRecord", "PatchRequests", "PatchRecord"]
 
 
-def test_claims_of_several_slices_lie_on_one_node_and_share_nothing() -> None:
-    cluster = ClaimCluster()
+def test_claims_of_several_slices_lie_on_one_node_and_share_nothing(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     cluster.claim_node("n2")
     keys = [cluster.claim("a", request("x", ONE, count=2), request("y", THREE)), cluster.claim("b", request("x", ONE))]
@@ -72,8 +75,7 @@ def test_claims_of_several_slices_lie_on_one_node_and_share_nothing() -> None:
     assert [(each.request, "3g" in each.device) for each in results] == [("x", False), ("x", False), ("y", True)]
 
 
-def test_a_pod_at_the_gate_leaves_it_once_its_claims_are_allocated() -> None:
-    cluster = ClaimCluster()
+def test_a_pod_at_the_gate_leaves_it_once_its_claims_are_allocated(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     key = cluster.claim("c", request("slice", ONE))
     pod = cluster.user("p", key, gates=(GATE,))
@@ -83,9 +85,8 @@ def test_a_pod_at_the_gate_leaves_it_once_its_claims_are_allocated() -> None:
 
 
 @pytest.mark.parametrize("end", ["deleted", "finished"])
-def test_a_claim_of_a_template_costs_one_write_and_needs_no_finalizer(end: str) -> None:
+def test_a_claim_of_a_template_costs_one_write_and_needs_no_finalizer(cluster: ClaimCluster, end: str) -> None:
     """Kube-controller-manager deletes it once the pod is done."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     key = cluster.template_claim("c", "p", request("slice", ONE))
     pod = cluster.user("p", key, gates=(GATE,))
@@ -101,8 +102,7 @@ def test_a_claim_of_a_template_costs_one_write_and_needs_no_finalizer(end: str) 
     assert cluster.empty()
 
 
-def test_claims_and_limits_get_slices_of_different_nodes() -> None:
-    cluster = ClaimCluster()
+def test_claims_and_limits_get_slices_of_different_nodes(cluster: ClaimCluster) -> None:
     cluster.claim_node("dra")
     cluster.node("plugin")
     limits = cluster.pod("by-limits", "1g.5gb")
@@ -111,8 +111,7 @@ def test_claims_and_limits_get_slices_of_different_nodes() -> None:
     assert [cluster.where(each)[0][0] for each in (limits, claims)] == ["plugin", "dra"]
 
 
-def test_a_pod_waits_with_a_reason_while_no_node_publishes_a_device() -> None:
-    cluster = ClaimCluster()
+def test_a_pod_waits_with_a_reason_while_no_node_publishes_a_device(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     cluster.withdraw("n1")
     pod = cluster.user("p", cluster.claim("c", request("slice", ONE)))
@@ -128,8 +127,9 @@ def test_a_pod_waits_with_a_reason_while_no_node_publishes_a_device() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"allocationMode": "All"}], ids=["one", "all"])
-def test_a_node_that_still_publishes_devices_gives_none_without_the_label(more: dict[str, str]) -> None:
-    cluster = ClaimCluster()
+def test_a_node_that_still_publishes_devices_gives_none_without_the_label(
+    cluster: ClaimCluster, more: dict[str, str]
+) -> None:
     node = cluster.node("n1")
     cluster.publish("n1")
     pod = cluster.user("p", cluster.claim("c", request("slice", ONE, **more)))
@@ -144,8 +144,7 @@ def test_a_node_that_still_publishes_devices_gives_none_without_the_label(more: 
     assert cluster.where(pod)
 
 
-def test_what_a_claim_gives_back_the_next_one_gets() -> None:
-    cluster = ClaimCluster()
+def test_what_a_claim_gives_back_the_next_one_gets(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("slice", THREE))) for n in range(3)]
     cluster.settle()
@@ -156,8 +155,7 @@ def test_what_a_claim_gives_back_the_next_one_gets() -> None:
     assert cluster.devices("default/c2") == first
 
 
-def test_slots_stay_taken_until_the_claim_has_no_allocation() -> None:
-    cluster = ClaimCluster()
+def test_slots_stay_taken_until_the_claim_has_no_allocation(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("slice", THREE))) for n in range(3)]
     cluster.settle()
@@ -169,8 +167,7 @@ def test_slots_stay_taken_until_the_claim_has_no_allocation() -> None:
     assert not cluster.devices("default/c2")
 
 
-def test_pods_that_share_a_claim_run_where_it_is_until_the_last_is_gone() -> None:
-    cluster = ClaimCluster()
+def test_pods_that_share_a_claim_run_where_it_is_until_the_last_is_gone(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     shared = cluster.claim("shared", request("slice", THREE))
     first, second = cluster.user("first", shared), cluster.user("second", shared)
@@ -183,16 +180,14 @@ def test_pods_that_share_a_claim_run_where_it_is_until_the_last_is_gone() -> Non
     place = cluster.devices(shared)
     cluster.remove(first)
     cluster.settle()
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert (cluster.devices(shared), cluster.where(waiting)) == (place, [])
     cluster.remove(second)
     cluster.settle()
     assert cluster.devices("default/late") == place
 
 
-def test_an_older_pod_that_is_seen_late_does_not_take_a_claim_over() -> None:
-    cluster = ClaimCluster()
+def test_an_older_pod_that_is_seen_late_does_not_take_a_claim_over(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     shared = cluster.claim("shared", request("slice", ONE))
     first = cluster.user("first", shared, created="2026-01-01T00:00:02Z")
@@ -202,8 +197,7 @@ def test_an_older_pod_that_is_seen_late_does_not_take_a_claim_over() -> None:
     assert [bool(cluster.where(each)) for each in (first, second)] == [True, False]
 
 
-def test_the_oldest_of_its_users_asks_for_a_claim_whichever_is_observed_first() -> None:
-    cluster = ClaimCluster()
+def test_the_oldest_of_its_users_asks_for_a_claim_whichever_is_observed_first(cluster: ClaimCluster) -> None:
     key = cluster.claim("c", request("slice", ONE))
     young = cluster.user("young", key, created="2026-01-01T00:00:02Z")
     old = cluster.user("old", key, created="2026-01-01T00:00:01Z")
@@ -270,8 +264,7 @@ def test_pods_whose_claims_are_still_to_be_made_cost_nothing_of_each_other() -> 
     assert many < 5 * few
 
 
-def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks() -> None:
-    cluster = ClaimCluster()
+def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks(cluster: ClaimCluster) -> None:
     shared = cluster.claim("shared", request("slice", ONE))
     first, second = cluster.user("first", shared), cluster.user("second", shared)
     cluster.run()
@@ -282,8 +275,7 @@ def test_when_the_first_user_goes_before_it_is_placed_the_next_one_asks() -> Non
     assert cluster.pods[second.uid].node == "n1"
 
 
-def test_those_who_wait_for_a_claim_that_another_asks_for_follow_that_pod() -> None:
-    cluster = ClaimCluster()
+def test_those_who_wait_for_a_claim_that_another_asks_for_follow_that_pod(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     cluster.user("holder", cluster.claim("all", request("slice", THREE, count=2)))
     cluster.settle()
@@ -304,8 +296,7 @@ def test_those_who_wait_for_a_claim_that_another_asks_for_follow_that_pod() -> N
     assert followers() == [("third", ("3g.20gb",), "second")]
 
 
-def test_a_node_that_refuses_the_pod_is_left_for_another() -> None:
-    cluster = ClaimCluster()
+def test_a_node_that_refuses_the_pod_is_left_for_another(cluster: ClaimCluster) -> None:
     cluster.pass_time(1)
     cluster.claim_node("n1")
     cluster.refusing = {"n1"}
@@ -319,8 +310,7 @@ def test_a_node_that_refuses_the_pod_is_left_for_another() -> None:
     assert [node for node, *_ in cluster.where(pod)] == ["n2"]
 
 
-def test_a_node_on_which_others_are_preempted_for_the_pod_is_kept() -> None:
-    cluster = ClaimCluster()
+def test_a_node_on_which_others_are_preempted_for_the_pod_is_kept(cluster: ClaimCluster) -> None:
     cluster.pass_time(1)
     cluster.claim_node("n1")
     cluster.claim_node("n2")
@@ -334,8 +324,7 @@ def test_a_node_on_which_others_are_preempted_for_the_pod_is_kept() -> None:
     assert cluster.node_of(key) == node
 
 
-def test_a_pod_that_the_scheduler_never_binds_is_placed_elsewhere() -> None:
-    cluster = ClaimCluster()
+def test_a_pod_that_the_scheduler_never_binds_is_placed_elsewhere(cluster: ClaimCluster) -> None:
     cluster.pass_time(1)
     cluster.claim_node("n1")
     cluster.claim_node("n2")
@@ -350,8 +339,7 @@ def test_a_pod_that_the_scheduler_never_binds_is_placed_elsewhere() -> None:
     assert {node, cluster.node_of(key)} == {"n1", "n2"}
 
 
-def test_claims_of_other_drivers_are_left_alone() -> None:
-    cluster = ClaimCluster()
+def test_claims_of_other_drivers_are_left_alone(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     other = {"metadata": {"name": "nic"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'nic'"}}]}}
     cluster.classes.append(other)
@@ -364,8 +352,7 @@ def test_claims_of_other_drivers_are_left_alone() -> None:
     assert (cluster.devices("default/b"), len(cluster.devices("default/c"))) == ([], 1)
 
 
-def test_selectors_choose_among_models() -> None:
-    cluster = ClaimCluster()
+def test_selectors_choose_among_models(cluster: ClaimCluster) -> None:
     cluster.claim_node("small", "A100-40GB")
     cluster.claim_node("large", "H100-80GB")
     memory = "device.capacity['gpu.tessera.dev'].memory.compareTo(quantity('15Gi')) >= 0"
@@ -413,8 +400,9 @@ def test_selectors_choose_among_models() -> None:
         ({"requests": [request("x", ONE, count=33)]}, "count is 33: a claim has 1 to 32 devices"),
     ],
 )
-def test_what_cannot_be_given_is_refused_with_the_field(devices: dict[str, list[object]], text: str) -> None:
-    cluster = ClaimCluster()
+def test_what_cannot_be_given_is_refused_with_the_field(
+    cluster: ClaimCluster, devices: dict[str, list[object]], text: str
+) -> None:
     cluster.claim_node("n1")
     key = cluster.claim("c", *devices["requests"], constraints=devices.get("constraints", []))  # type: ignore[arg-type]
     pod = cluster.user("p", key)
@@ -427,8 +415,7 @@ def test_what_cannot_be_given_is_refused_with_the_field(devices: dict[str, list[
     assert told == ([fault] if fault else [])
 
 
-def test_limits_and_claims_in_one_pod_are_refused() -> None:
-    cluster = ClaimCluster()
+def test_limits_and_claims_in_one_pod_are_refused(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     pod = cluster.pod("p", "1g.5gb", device_claims=(cluster.claim("c", request("x", ONE)),))
     cluster.settle()
@@ -436,8 +423,7 @@ def test_limits_and_claims_in_one_pod_are_refused() -> None:
     assert "by limits and by ResourceClaims" in cluster.slicer.state.cluster.pods[pod.uid].fault
 
 
-def test_a_pod_waits_until_all_of_its_claims_are_made() -> None:
-    cluster = ClaimCluster()
+def test_a_pod_waits_until_all_of_its_claims_are_made(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     pod = cluster.user("p", cluster.claim("a", request("x", ONE)), "default/later", "")
     cluster.settle()
@@ -448,22 +434,19 @@ def test_a_pod_waits_until_all_of_its_claims_are_made() -> None:
     assert len(cluster.where(pod)) == 2
 
 
-def test_a_quiet_cluster_writes_nothing_and_a_restart_neither() -> None:
-    cluster = ClaimCluster()
+def test_a_quiet_cluster_writes_nothing_and_a_restart_neither(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     for number in range(4):
         cluster.user(f"p{number}", cluster.claim(f"c{number}", request("x", ONE)))
     cluster.settle()
     before = len(cluster.writes)
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert cluster.writes[before:] == []
     assert sum(isinstance(each, PatchRecord) for each in cluster.writes) == 8
 
 
-def test_a_claim_of_another_namespace_that_names_the_same_device_holds_nothing_back() -> None:
+def test_a_claim_of_another_namespace_that_names_the_same_device_holds_nothing_back(cluster: ClaimCluster) -> None:
     """A tenant who may write the status of claims forges an allocation of a neighbour's device."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     key = cluster.claim("c", request("x", THREE))
     pod = cluster.user("p", key)
@@ -485,8 +468,7 @@ def test_a_claim_of_another_namespace_that_names_the_same_device_holds_nothing_b
     assert cluster.empty()
 
 
-def test_the_pods_of_a_gang_get_their_claims_together() -> None:
-    cluster = ClaimCluster()
+def test_the_pods_of_a_gang_get_their_claims_together(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     gang = Gang("default/g", "g", 3)
     pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("x", THREE)), gang=gang) for n in range(3)]
@@ -506,9 +488,7 @@ def test_slots_are_reserved_for_a_large_claim() -> None:
     small = [cluster.user(f"s{n}", cluster.claim(f"s{n}", request("x", THREE))) for n in range(2)]
     cluster.settle()
     large = cluster.user("large", cluster.claim("large", request("x", "mig-7g.40gb.tessera.dev")))
-    cluster.settle()
-    cluster.pass_time(120)
-    cluster.settle()
+    cluster.settle_and_wait(120)
     assert large.uid in cluster.slicer.state.reservations
     late = cluster.user("late", cluster.claim("late", request("x", THREE)))
     cluster.remove(small[0])
@@ -522,9 +502,8 @@ def test_slots_are_reserved_for_a_large_claim() -> None:
 # Issues of kubernetes-sigs/dra-driver-nvidia-gpu, by number, as in tests/cluster/test_odd_claims.py
 
 
-def test_932_small_slices_gather_on_one_card() -> None:
+def test_932_small_slices_gather_on_one_card(cluster: ClaimCluster) -> None:
     """Its claims take the first device that fits, on a node that is chosen by CPU and memory."""
-    cluster = ClaimCluster()
     for name in ("n1", "n2"):
         cluster.claim_node(name, count=2)
     small = [cluster.user(f"s{n}", cluster.claim(f"s{n}", request("x", ONE))) for n in range(6)]
@@ -549,8 +528,7 @@ def test_933_room_that_ended_pods_left_in_pieces_is_made_whole_by_a_move() -> No
     large = cluster.user("large", cluster.claim("large", request("x", "mig-7g.40gb.tessera.dev")))
     cluster.settle()
     assert not cluster.where(large)
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.wait(61)
     assert len([each for each in cluster.writes if isinstance(each, Evict)]) == 1
     assert cluster.where(large)
 
@@ -584,8 +562,7 @@ def test_slots_are_reserved_as_a_constraint_wants_them(rule: dict[str, str], car
     pod = cluster.user("large", large, created=rfc3339(cluster.date))
     waiting = [small()]
     for _ in range(5):
-        cluster.pass_time(300)
-        cluster.settle()
+        cluster.wait(300)
         cluster.remove(running.pop(0))
         waiting.append(small())
         cluster.settle()
@@ -596,8 +573,9 @@ def test_slots_are_reserved_as_a_constraint_wants_them(rule: dict[str, str], car
 
 
 @pytest.mark.parametrize("attribute", ["gpu.tessera.dev/parentUUID", "gpu.tessera.dev/productName"])
-def test_897_devices_that_a_constraint_compares_are_of_one_card_and_of_their_profiles(attribute: str) -> None:
-    cluster = ClaimCluster()
+def test_897_devices_that_a_constraint_compares_are_of_one_card_and_of_their_profiles(
+    cluster: ClaimCluster, attribute: str
+) -> None:
     cluster.claim_node("n1", count=2)
     for number in range(2):
         cluster.user(f"filler{number}", cluster.claim(f"filler{number}", request("x", "mig-3g.20gb.tessera.dev")))
@@ -612,8 +590,7 @@ def test_897_devices_that_a_constraint_compares_are_of_one_card_and_of_their_pro
     assert [(each.request, "3g" in each.device) for each in results] == [("x", True), *[("y", False)] * 3]
 
 
-def test_devices_of_one_card_that_no_card_has_are_refused_for_good() -> None:
-    cluster = ClaimCluster()
+def test_devices_of_one_card_that_no_card_has_are_refused_for_good(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1", count=4)
     rule = {"matchAttribute": "gpu.tessera.dev/parentUUID"}
     pod = cluster.user("p", cluster.claim("c", request("x", THREE, count=3), constraints=[rule]))
@@ -621,8 +598,7 @@ def test_devices_of_one_card_that_no_card_has_are_refused_for_good() -> None:
     assert isinstance(cluster.slicer.state.pods.reason_of(pod.uid), NeverFits)
 
 
-def test_an_attribute_that_no_device_has_holds_no_slices() -> None:
-    cluster = ClaimCluster()
+def test_an_attribute_that_no_device_has_holds_no_slices(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     rule = {"matchAttribute": "gpu.tessera.dev/nothing"}
     pod = cluster.user("p", cluster.claim("c", request("x", ONE, count=2), constraints=[rule]))
@@ -631,8 +607,7 @@ def test_an_attribute_that_no_device_has_holds_no_slices() -> None:
     assert not cluster.where(pod)
 
 
-def test_a_gated_pod_that_asks_for_no_slices_of_its_own_is_let_go() -> None:
-    cluster = ClaimCluster()
+def test_a_gated_pod_that_asks_for_no_slices_of_its_own_is_let_go(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     cluster.classes.append({"metadata": {"name": "nic"}, "spec": {"selectors": []}})
     cluster.tell_claims()
@@ -650,8 +625,7 @@ def test_a_gated_pod_that_asks_for_no_slices_of_its_own_is_let_go() -> None:
     assert not cluster.where(second)
 
 
-def test_a_pod_that_is_taken_in_once_more_asks_for_the_same() -> None:
-    cluster = ClaimCluster()
+def test_a_pod_that_is_taken_in_once_more_asks_for_the_same(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     pod = cluster.user("p", cluster.claim("c", request("x", ONE)), gates=(GATE, *LAST_GATES))
     cluster.slicer.handle(LastGatesObserved(frozenset()))
@@ -660,8 +634,7 @@ def test_a_pod_that_is_taken_in_once_more_asks_for_the_same() -> None:
     assert (cluster.slicer.state.cluster.pods[pod.uid].fault, cluster.pods[pod.uid].gates) == ("", tuple(LAST_GATES))
 
 
-def test_a_pod_that_has_left_the_gate_is_placed_elsewhere_when_its_node_refuses_it() -> None:
-    cluster = ClaimCluster()
+def test_a_pod_that_has_left_the_gate_is_placed_elsewhere_when_its_node_refuses_it(cluster: ClaimCluster) -> None:
     cluster.pass_time(1)
     cluster.claim_node("n1")
     cluster.refusing = {"n1"}
@@ -672,9 +645,10 @@ def test_a_pod_that_has_left_the_gate_is_placed_elsewhere_when_its_node_refuses_
     assert cluster.pods[pod.uid].node == "n2"
 
 
-def test_a_pod_whose_selector_and_shared_claim_name_two_nodes_is_refused_and_nothing_is_written() -> None:
+def test_a_pod_whose_selector_and_shared_claim_name_two_nodes_is_refused_and_nothing_is_written(
+    cluster: ClaimCluster,
+) -> None:
     """A tenant's pod must not make the controller give slices and take them back for ever."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     shared = cluster.claim("shared", request("x", ONE))
     cluster.user("first", shared)
@@ -690,9 +664,8 @@ def test_a_pod_whose_selector_and_shared_claim_name_two_nodes_is_refused_and_not
     assert not cluster.where(pod)
 
 
-def test_selectors_that_choose_the_same_devices_are_one_choice_however_they_are_written() -> None:
+def test_selectors_that_choose_the_same_devices_are_one_choice_however_they_are_written(cluster: ClaimCluster) -> None:
     """Else each of a tenant's thousands of selectors would be asked of each node."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     cluster.claim_node("n2", "H100-80GB")
     for number in range(20):
@@ -704,9 +677,8 @@ def test_selectors_that_choose_the_same_devices_are_one_choice_however_they_are_
     assert sum(bool(cluster.devices(key)) for key in cluster.claims) == 7
 
 
-def test_a_node_that_gives_an_attribute_two_values_draws_no_claims() -> None:
+def test_a_node_that_gives_an_attribute_two_values_draws_no_claims(cluster: ClaimCluster) -> None:
     """Planning would read a smaller profile than the selectors, and choose it for all claims of the larger one."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     cluster.claim_node("evil")
     for item in [each for each in cluster.slices.values() if each["spec"]["nodeName"] == "evil"]:
@@ -752,10 +724,9 @@ def _multiply(device: dict[str, Any], number: int) -> None:
 @pytest.mark.parametrize("change", [_grow, _invent, _rename, _multiply])
 @pytest.mark.parametrize("least", ["1Gi", "15Gi"])
 def test_a_node_that_invents_devices_draws_no_claims_that_others_serve(
-    change: Callable[[dict[str, Any], int], None], least: str
+    cluster: ClaimCluster, change: Callable[[dict[str, Any], int], None], least: str
 ) -> None:
     """Planning would ask for the invented profile for all claims, and only this node has it."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1", count=2)
     cluster.claim_node("evil", count=5)
     forge(cluster, "evil", change)
@@ -766,10 +737,9 @@ def test_a_node_that_invents_devices_draws_no_claims_that_others_serve(
 
 
 def test_a_node_that_changes_its_kinds_of_devices_without_end_is_read_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: ClaimCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time, all claims of the cluster are read again."""
-    cluster = ClaimCluster()
     cluster.pass_time(1)
     cluster.claim_node("n1")
     cluster.claim_node("evil")
@@ -792,8 +762,7 @@ def test_a_node_that_changes_its_kinds_of_devices_without_end_is_read_now_and_th
     assert cluster.pods[late.uid].node == "evil"
 
 
-def test_a_slicer_that_is_read_from_its_record_knows_which_nodes_keep_a_choice() -> None:
-    cluster = ClaimCluster()
+def test_a_slicer_that_is_read_from_its_record_knows_which_nodes_keep_a_choice(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     cluster.claim_node("n2", "H100-80GB")
     selector = "device.attributes['gpu.tessera.dev'].productName.contains('H100')"
@@ -810,9 +779,8 @@ def test_a_slicer_that_is_read_from_its_record_knows_which_nodes_keep_a_choice()
         assert found.index.open_to(found.pods[pod.uid].constraints) == found.index.mask_of(NodeName("n2"))
 
 
-def test_a_host_that_a_pod_names_is_left_when_it_refuses_the_pod() -> None:
+def test_a_host_that_a_pod_names_is_left_when_it_refuses_the_pod(cluster: ClaimCluster) -> None:
     """Its node selector is no place that was found before; else slices were given and taken back without end."""
-    cluster = ClaimCluster()
     cluster.pass_time(1)
     cluster.claim_node("n1")
     cluster.refusing = {"n1"}
@@ -821,15 +789,13 @@ def test_a_host_that_a_pod_names_is_left_when_it_refuses_the_pod() -> None:
     cluster.settle()
     assert not cluster.where(pod)
     cluster.refusing.clear()
-    cluster.pass_time(4_000)
-    cluster.settle()
+    cluster.wait(4_000)
     assert cluster.pods[pod.uid].node == "n1"
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_claim_whose_slices_are_on_record_nowhere_is_cleared(restarts: bool) -> None:
+def test_a_claim_whose_slices_are_on_record_nowhere_is_cleared(cluster: ClaimCluster, restarts: bool) -> None:
     """The node was deleted and made again before kube-scheduler saw the pod, and the pod is gone."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     key = cluster.claim("c", request("x", THREE))
     pod = cluster.user("p", key)
@@ -851,9 +817,10 @@ def test_a_claim_whose_slices_are_on_record_nowhere_is_cleared(restarts: bool) -
     assert all(cluster.pods[each.uid].node for each in pods)
 
 
-def test_devices_that_cannot_be_read_are_read_once_and_given_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_cannot_be_read_are_read_once_and_given_to_nobody(
+    cluster: ClaimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else each event and claim would look through all nodes, since one node publishes a bad amount."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     cluster.claim_node("evil")
     for item in [each for each in cluster.slices.values() if each["spec"]["nodeName"] == "evil"]:
@@ -880,9 +847,8 @@ def test_devices_that_cannot_be_read_are_read_once_and_given_to_nobody(monkeypat
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_claim_that_is_being_deleted_holds_no_slices(late: bool) -> None:
+def test_a_claim_that_is_being_deleted_holds_no_slices(cluster: ClaimCluster, late: bool) -> None:
     """Its author may keep it for ever by a finalizer, and nobody grants it."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     key = cluster.claim("c", request("x", THREE))
     pod = cluster.user("p", key)
@@ -897,8 +863,7 @@ def test_a_claim_that_is_being_deleted_holds_no_slices(late: bool) -> None:
     assert cluster.pods[pod.uid].node == "n1"
 
 
-def test_costly_selectors_of_a_namespace_stop_that_namespace_alone() -> None:
-    cluster = ClaimCluster()
+def test_costly_selectors_of_a_namespace_stop_that_namespace_alone(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1", count=8)
     digits = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
     loops = "".join(f"{digits}.all(x{level}, " for level in range(5))
@@ -916,9 +881,10 @@ def test_costly_selectors_of_a_namespace_stop_that_namespace_alone() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_pod_that_is_bound_before_the_one_whose_slices_it_shares_takes_them_from_nobody(restarts: bool) -> None:
+def test_a_pod_that_is_bound_before_the_one_whose_slices_it_shares_takes_them_from_nobody(
+    cluster: ClaimCluster, restarts: bool
+) -> None:
     """The controller died before it opened the gate; its successor took back the slices that the other pod has."""
-    cluster = ClaimCluster()
     cluster.claim_node("n1")
     shared = cluster.claim("shared", request("slice", THREE))
     first = cluster.user("first", shared, gates=(GATE,))
@@ -938,8 +904,7 @@ def test_a_pod_that_is_bound_before_the_one_whose_slices_it_shares_takes_them_fr
     assert cluster.where(first)
 
 
-def test_a_controller_that_comes_back_takes_no_slices_from_pods_at_the_gate() -> None:
-    cluster = ClaimCluster()
+def test_a_controller_that_comes_back_takes_no_slices_from_pods_at_the_gate(cluster: ClaimCluster) -> None:
     cluster.claim_node("n1")
     pod = cluster.user("p", cluster.claim("c", request("slice", THREE)), gates=(GATE,))
     cluster.slicer.decide()

@@ -108,8 +108,7 @@ def test_of_two_records_for_the_same_slots_the_pod_that_runs_keeps_them(cluster:
     record(cluster, "n1", runs.uid, like=waits.uid)
     cluster.pods[waits.uid] = replace(waits, gates=(GATE,))
     first = cluster.read("n1").spec.pod_allocation_requests[runs.uid].slices
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert cluster.read("n1").spec.pod_allocation_requests[runs.uid].slices == first
     assert cluster.overlaps() == []
     assert cluster.states(waits) == cluster.states(runs) == ("ungated", "created")

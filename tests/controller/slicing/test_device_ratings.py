@@ -172,8 +172,7 @@ def test_a_new_controller_ranks_the_nodes_as_the_one_before(cluster: SlicerClust
     probes = [PodInfo(PodUid("probe"), "default", "probe", devices=(GPU,) * count) for count in (1, 2, 4)]
     probes = [replace(each, constraints=NodeConstraints(devices=frozenset({GPU}))) for each in probes]
     before = [order(cluster, each) for each in probes]
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert [order(cluster, each) for each in probes] == before
     assert before[0]
 

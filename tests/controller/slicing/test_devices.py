@@ -144,8 +144,7 @@ def test_a_controller_that_dies_while_a_gang_leaves_the_gate_places_the_rest_bef
     first, _lost = [each for each in cluster.slicer.pop_writes() if isinstance(each, Ungate)]
     cluster.apply(first)
     older = cluster.whole("older", created="1", priority=9)
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert [pin(cluster, pod) for pod in pods] == ["n1", "n1"]
     assert not pin(cluster, older)
 
@@ -211,9 +210,7 @@ def test_a_large_pod_gets_a_reservation_and_starts_when_the_pods_before_it_have_
     held = [cluster.whole(f"held-{number}", created="1970-01-12T13:46:40Z") for number in range(2)]
     cluster.settle()
     large = cluster.whole("large", 2, created="1970-01-12T13:46:41Z")
-    cluster.settle()
-    cluster.pass_time(100)
-    cluster.settle()
+    cluster.settle_and_wait(100)
     assert cluster.slicer.state.reservations[large.uid].node == "n1"
     cluster.remove(held[0])
     small = cluster.whole("small", created="1970-01-12T13:48:00Z")
@@ -266,8 +263,7 @@ def test_a_refused_pod_without_an_owner_is_told_and_holds_no_card(cluster: Slice
     cluster.settle()
     assert pin(cluster, following) == "n1"
     assert cluster.pods[refused.uid].slices_withdrawn
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert [each.owner for each in cluster.slicer.state.allocations] == ["default/following"]
 
 
@@ -280,8 +276,7 @@ def test_a_pod_that_lost_its_cards_to_a_faster_one_is_taken_back_also_by_the_nex
     cluster.settle()
     cluster.whole("faster", gated=False, node=NodeName("n1"), namespace="other")
     cluster.put(replace(cluster.pods[slower.uid], unschedulable_message="Insufficient nvidia.com/gpu", version=7))
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     cluster.slicer.handle(RefusalTimedOut(slower.uid, 1e9))
     cluster.settle()
     assert cluster.pods[slower.uid].slices_withdrawn
@@ -294,8 +289,7 @@ def test_a_pod_whose_node_has_gone_is_taken_back_also_by_the_next_controller(clu
     cluster.settle()
     cluster.put(replace(cluster.pods[pinned.uid], unschedulable_message="no node matches", version=7))
     del cluster.nodes[NodeName("n1")]
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     cluster.slicer.handle(RefusalTimedOut(pinned.uid, 1e9))
     cluster.settle()
     assert pinned.uid not in cluster.pods

@@ -43,11 +43,6 @@ def gang(cluster: SlicerCluster, *profiles: str, name: str = "g", **facts: objec
     ]
 
 
-def later(cluster: SlicerCluster, seconds: float) -> None:
-    cluster.pass_time(seconds)
-    cluster.settle()
-
-
 def reserved(cluster: SlicerCluster) -> dict[str, str]:
     """The nodes on which slots are kept, by pod."""
     return {each.key.partition("/")[2]: each.node for each in cluster.slicer.state.reservations.values()}
@@ -58,7 +53,7 @@ def test_a_gang_that_waits_long_enough_gets_slots_for_all_of_its_pods(busy: Slic
     pods = gang(busy, WHOLE, WHOLE)
     busy.settle()
     assert reserved(busy) == {}
-    later(busy, 61)
+    busy.wait(61)
     assert sorted(reserved(busy).values()) == ["n1", "n2"]
     busy.remove(first)
     small = busy.pod("small", SMALL, created=rfc3339(busy.date))
@@ -76,8 +71,7 @@ def test_nothing_is_kept_for_a_part_of_a_gang(busy: SlicerCluster) -> None:
     runs(busy, "first", WHOLE, "n1")
     runs(busy, "second", WHOLE, "n2")
     gang(busy, WHOLE, WHOLE, WHOLE)
-    busy.settle()
-    later(busy, 61)
+    busy.settle_and_wait(61)
     assert reserved(busy) == {}
 
 
@@ -85,15 +79,13 @@ def test_a_gang_gives_its_slots_back_when_a_pod_of_it_goes(busy: SlicerCluster) 
     runs(busy, "first", WHOLE, "n1")
     runs(busy, "second", WHOLE, "n2")
     pods = gang(busy, WHOLE, WHOLE)
-    busy.settle()
-    later(busy, 61)
+    busy.settle_and_wait(61)
     assert len(reserved(busy)) == 2
     busy.remove(pods[0])
     busy.settle()
     assert reserved(busy) == {}
     anew = busy.pod("g-0b", WHOLE, gang=pods[0].gang, created=rfc3339(busy.date))
-    busy.settle()
-    later(busy, 61)
+    busy.settle_and_wait(61)
     assert reserved(busy).keys() == {"g-1", "g-0b"}
     assert anew.uid in busy.slicer.state.reservations
 
@@ -102,8 +94,7 @@ def test_a_pod_with_a_deadline_may_use_kept_slots_until_the_last_is_expected_to_
     first = runs(busy, "first", WHOLE, "n1", deadline=1000.0)
     runs(busy, "second", WHOLE, "n2", deadline=9000.0)
     gang(busy, WHOLE, WHOLE)
-    busy.settle()
-    later(busy, 61)
+    busy.settle_and_wait(61)
     assert len(reserved(busy)) == 2
     busy.remove(first)
     short = busy.pod("short", WHOLE, created=rfc3339(busy.date), deadline=3000.0)
@@ -120,12 +111,10 @@ def test_a_gang_takes_its_turn_among_the_pods_of_its_queue(busy: SlicerCluster) 
     gang(busy, WHOLE, WHOLE)
     busy.pass_time(1)
     busy.pod("younger", WHOLE, created=rfc3339(busy.date))
-    busy.settle()
-    later(busy, 100)
+    busy.settle_and_wait(100)
     assert reserved(busy).keys() == {"older"}
     busy.remove(older)
-    busy.settle()
-    later(busy, 1)
+    busy.settle_and_wait(1)
     assert reserved(busy).keys() == {"g-0", "g-1"}
 
 
@@ -133,8 +122,7 @@ def test_a_new_controller_keeps_the_slots_of_a_gang_or_drops_them_all(busy: Slic
     runs(busy, "first", WHOLE, "n1")
     runs(busy, "second", WHOLE, "n2")
     gang(busy, WHOLE, WHOLE)
-    busy.settle()
-    later(busy, 61)
+    busy.settle_and_wait(61)
     before = reserved(busy)
     numbers = {each.number for each in busy.slicer.state.reservations.values()}
     busy.restart()
@@ -156,12 +144,10 @@ def test_a_node_that_goes_takes_all_slots_of_the_gang_along_and_others_are_found
         cluster.node(name)
         runs(cluster, f"on-{name}", WHOLE, name, deadline=1000.0 * int(name[1]))
     gang(cluster, WHOLE, WHOLE)
-    cluster.settle()
-    later(cluster, 61)
+    cluster.settle_and_wait(61)
     assert sorted(reserved(cluster).values()) == ["n1", "n2"]
     cluster.node("n1", labels={"kubernetes.io/hostname": "n1"})  # not open for slices any more
-    cluster.settle()
-    later(cluster, 31)
+    cluster.settle_and_wait(31)
     assert sorted(reserved(cluster).values()) == ["n2", "n3"]
 
 
@@ -169,8 +155,7 @@ def test_slots_of_one_node_are_kept_for_several_pods_of_a_gang(busy: SlicerClust
     runs(busy, "first", WHOLE, "n1", deadline=1000.0)
     runs(busy, "second", WHOLE, "n2", deadline=2000.0)
     gang(busy, HALF, HALF)
-    busy.settle()
-    later(busy, 61)
+    busy.settle_and_wait(61)
     assert reserved(busy) == {"g-0": "n1", "g-1": "n1"}
 
 
@@ -178,8 +163,7 @@ def test_pods_of_a_gang_that_a_node_cannot_hold_together_get_slots_on_several(bu
     runs(busy, "first", WHOLE, "n1")
     runs(busy, "second", WHOLE, "n2")
     gang(busy, HALF, HALF, amounts={"cpu": 40_000, "pods": 1})
-    busy.settle()
-    later(busy, 61)
+    busy.settle_and_wait(61)
     assert sorted(reserved(busy).values()) == ["n1", "n2"]
 
 
@@ -193,8 +177,7 @@ def test_a_gang_of_whole_cards_has_reservations_too() -> None:
     cluster.settle()
     whole = Gang("default/g", "g", 2)
     pods = [cluster.whole(f"g-{number}", 2, gang=whole, created=rfc3339(cluster.date)) for number in range(2)]
-    cluster.settle()
-    later(cluster, 61)
+    cluster.settle_and_wait(61)
     assert sorted(reserved(cluster).values()) == ["n1", "n2"]
     for name in ("n1", "n2"):
         cluster.remove(cluster.pods[f"uid-on-{name}"])
@@ -213,10 +196,8 @@ def test_a_gang_of_many_pods_waits_without(busy: SlicerCluster) -> None:
         for number in range(10):
             runs(cluster, f"on-{node}-{number}", WHOLE, f"n{node}")
     gang(cluster, *[SMALL] * many)
-    cluster.settle()
-    later(cluster, 61)
+    cluster.settle_and_wait(61)
     assert reserved(cluster) == {}
     gang(cluster, *[SMALL] * (many - 1), name="fewer")
-    cluster.settle()
-    later(cluster, 61)
+    cluster.settle_and_wait(61)
     assert len(reserved(cluster)) == many - 1

@@ -98,8 +98,7 @@ def test_a_controller_that_died_between_two_records_starts_all_or_none(cluster: 
     if not room:
         cluster.pod("older", "1g.5gb", created="", priority=1)
         cluster.pod("oldest", "7g.40gb", created="", priority=2)
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert placed(cluster, pods) == [room, room]
     assert [cluster.pods[pod.uid].gated for pod in pods] == [not room, not room]
     assert not cluster.overlaps()
@@ -308,8 +307,7 @@ def test_no_gang_ever_leaves_the_gate_in_part(steps: list[tuple[str, int, str]])
             cluster.answer(write)
         elif step == "agents":
             cluster.agents()
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert not cluster.overlaps()
     for pod in cluster.pods.values():
         if pod.gated and pod.gang is not None:

@@ -8,7 +8,6 @@ from tests.controller.slicing.test_moves import (
     cluster_with,
     evicted,
     fragmented,
-    later,
     running,
     start,
     two_rooms,
@@ -58,7 +57,7 @@ def test_a_cordon_of_the_place_spares_the_pod(cluster: SlicerCluster) -> None:
     cluster.nodes[NodeName("n1")] = replace(cluster.nodes[NodeName("n1")], cordoned=True)
     cluster.slicer.handle(NodeObserved(cluster.nodes[NodeName("n1")]))
     answer(cluster, record)
-    later(cluster)
+    cluster.wait(61)
     assert (evicted(cluster), cluster.where(large)) == ([], [])
 
 
@@ -66,7 +65,7 @@ def test_an_author_who_takes_the_annotation_back_keeps_the_pod(cluster: SlicerCl
     large, record = decide_move(cluster)
     cluster.put(replace(cluster.pods["uid-small"], movable=False))
     answer(cluster, record)
-    later(cluster)
+    cluster.wait(61)
     assert (evicted(cluster), cluster.where(large), cluster.slicer.mover.refused) == ([], [], 1)
     assert cluster.slicer.state.reservations == {}
 
@@ -83,7 +82,7 @@ def test_a_waiting_pod_that_is_deleted_spares_the_pod(cluster: SlicerCluster) ->
     large, record = decide_move(cluster)
     cluster.remove(large)
     answer(cluster, record)
-    later(cluster)
+    cluster.wait(61)
     assert evicted(cluster) == []
     assert cluster.slicer.state.reservations == {}
 
@@ -92,7 +91,7 @@ def test_a_waiting_pod_that_gets_another_place_spares_the_pod(cluster: SlicerClu
     large, record = decide_move(cluster)
     cluster.node("n3")
     answer(cluster, record)
-    later(cluster)
+    cluster.wait(61)
     assert cluster.where(large)
     assert (evicted(cluster) == []) is ([node for node, _, _ in cluster.where(large)] == ["n3"])
 
@@ -103,11 +102,11 @@ def test_a_controller_that_dies_before_the_eviction(cluster: SlicerCluster, reco
     if recorded:
         cluster.apply(record)
     cluster.restart()
-    later(cluster, 62)
+    cluster.wait(62)
     # of a record that is stored the next controller cannot know whether the pod was evicted, so the pod rests
     assert evicted(cluster) == ([] if recorded else ["small"])
-    later(cluster, 3600)
-    later(cluster, 61)
+    cluster.wait(3600)
+    cluster.wait(61)
     assert evicted(cluster) == ["small"]
     assert cluster.where(large)
 
@@ -118,8 +117,7 @@ def test_a_controller_that_dies_after_the_eviction_keeps_the_place(reserve_after
     large, record = decide_move(cluster)
     cluster.answer(record)
     cluster.put(replace(cluster.pods["uid-small"], terminating=True))
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     young = waiting(cluster, "young", "4g.20gb")
     cluster.remove(cluster.pods["uid-small"])
     cluster.settle()
@@ -142,8 +140,8 @@ def test_a_controller_that_dies_between_two_moves(cluster: SlicerCluster) -> Non
         for write in cluster.slicer.pop_writes():
             cluster.answer(write)
     cluster.restart()
-    later(cluster)
-    later(cluster)
+    cluster.wait(61)
+    cluster.wait(61)
     assert sorted(evicted(cluster)) == ["small-0", "small-1"], "the second one was not recorded yet, so it moves now"
     assert cluster.where(large)
 
@@ -155,7 +153,7 @@ def test_a_long_grace_period_makes_a_move_worth_less(cluster: SlicerCluster) -> 
     cluster.put(replace(cluster.pods["uid-small"], grace=300.0))
     assert find(cluster.pods[large.uid], 3).worth.gain == short - 8 * 270
     cluster.put(replace(cluster.pods["uid-small"], grace=1e18))
-    later(cluster)
+    cluster.wait(61)
     assert (find(cluster.pods[large.uid], 3).worth.gain, evicted(cluster)) == (0, [])
 
 
@@ -163,7 +161,7 @@ def test_two_owners_that_make_room_for_each_other_move_once_an_hour(cluster: Sli
     """A tenant lets two owners' pods wait and move for each other without an end."""
     large = fragmented(cluster, owner="a")
     for _ in range(120):
-        later(cluster, 60)
+        cluster.wait(60)
         for pod in list(cluster.pods.values()):
             if not pod.gated and not pod.node:
                 start(cluster, pod)
@@ -185,7 +183,7 @@ def test_queues_take_turns_so_that_many_waiting_pods_get_no_more_moves() -> None
     cluster.pass_time(30)
     modest = waiting(cluster, "modest", "7g.40gb", namespace="modest")
     for _ in range(60):
-        later(cluster, 2.5)
+        cluster.wait(2.5)
     assert len(evicted(cluster)) == 2
     assert cluster.where(modest)
 
@@ -196,5 +194,5 @@ def test_each_queue_is_searched_for_within_a_minute_or_two() -> None:
     for number in range(30):
         waiting(cluster, f"w-{number}", "7g.40gb", namespace=f"team-{number}")
     for _ in range(60):
-        later(cluster, 2.5)
+        cluster.wait(2.5)
     assert len(cluster.slicer.mover.rooms) == 31

@@ -73,11 +73,6 @@ def two_rooms(cluster: SlicerCluster) -> None:
     cluster.pass_time(600)
 
 
-def later(cluster: SlicerCluster, seconds: float = 61) -> None:
-    cluster.pass_time(seconds)
-    cluster.settle()
-
-
 def evicted(cluster: SlicerCluster) -> list[str]:
     return [write.name for write in cluster.writes if isinstance(write, Evict)]
 
@@ -89,7 +84,7 @@ def told(cluster: SlicerCluster, name: str) -> dict[str, str]:
 def test_a_small_pod_moves_so_that_a_whole_card_is_free(cluster: SlicerCluster) -> None:
     large = fragmented(cluster)
     assert evicted(cluster) == [], "most rooms come by themselves within a minute"
-    later(cluster)
+    cluster.wait(61)
     assert evicted(cluster) == ["small"]
     assert [node for node, _, _ in cluster.where(large)] == ["n1"]
     assert told(cluster, "small")["SliceMoved"] == (
@@ -103,24 +98,24 @@ def test_by_default_moves_are_only_recommended() -> None:
     assert MoveSettings() == MoveSettings(mode=MoveMode.RECOMMEND, per_hour=20)
     cluster = cluster_with(MoveMode.RECOMMEND)
     large = fragmented(cluster)
-    later(cluster)
+    cluster.wait(61)
     assert (evicted(cluster), cluster.where(large)) == ([], [])
     assert told(cluster, "large")["SliceRoomByMoves"] == (
         "7g.40gb would fit on node n1 if default/small ended and its owner made it anew elsewhere; the gain is more"
         " than the lost work. The moves: tessera defrag --plan"
     )
     assert list(cluster.slicer.mover.rooms) == [large.uid]
-    later(cluster)
+    cluster.wait(61)
     assert [tell.reason for tell in cluster.told].count("SliceRoomByMoves") == 1
     cluster.remove(large)
-    later(cluster)
+    cluster.wait(61)
     assert not cluster.slicer.mover.rooms
 
 
 def test_off_looks_for_nothing() -> None:
     cluster = cluster_with(MoveMode.OFF)
     large = fragmented(cluster)
-    later(cluster)
+    cluster.wait(61)
     assert (evicted(cluster), cluster.where(large), "SliceRoomByMoves" in told(cluster, "large")) == ([], [], False)
 
 
@@ -131,17 +126,17 @@ def test_off_looks_for_nothing() -> None:
 )
 def test_these_pods_stay(cluster: SlicerCluster, facts: dict[str, Any]) -> None:
     large = fragmented(cluster, **facts)
-    later(cluster)
+    cluster.wait(61)
     assert (evicted(cluster), cluster.where(large)) == ([], [])
 
 
 def test_a_pod_stays_while_its_next_one_finds_no_place(cluster: SlicerCluster) -> None:
     fragmented(cluster)
     plain = cluster.pod("plain", gates=(), node=NodeName("n2"), amounts={"cpu": 63_000, "pods": 1})
-    later(cluster)
+    cluster.wait(61)
     assert evicted(cluster) == []
     cluster.remove(plain)
-    later(cluster)
+    cluster.wait(61)
     assert evicted(cluster) == ["small"]
 
 
@@ -152,7 +147,7 @@ def test_a_move_that_costs_more_than_it_gains_is_not_made(cluster: SlicerCluster
     running(cluster, "half", "3g.20gb", "n2", movable=False)
     cluster.pass_time(600)
     large = waiting(cluster, "large", "7g.40gb")
-    later(cluster)
+    cluster.wait(61)
     found = cluster.slicer.rooms.find(cluster.pods[large.uid], 3)
     # the pod has run for 661 s and ends in 39 s; its removal takes 30 s with or without a move
     assert (found.worth.price, found.worth.gain, evicted(cluster)) == (4 * (661 + 60), 8 * 39, [])
@@ -169,8 +164,7 @@ def test_a_long_wait_behind_unknown_pods_is_expected_to_last_as_long_again(
     cluster.pass_time(3000)
     running(cluster, "half", "4g.20gb", "n2", movable=False, deadline=deadline)
     cluster.pod("large", "7g.40gb", waits_since=rfc3339(cluster.date - 2900))
-    cluster.settle()
-    later(cluster)
+    cluster.settle_and_wait(61)
     assert evicted(cluster) == moved
 
 
@@ -183,7 +177,7 @@ def test_of_equal_moves_the_one_that_loses_the_least_work_is_made(cluster: Slice
     running(cluster, "half", "4g.20gb", "n3", movable=False)
     cluster.pass_time(600)
     waiting(cluster, "large", "7g.40gb")
-    later(cluster)
+    cluster.wait(61)
     assert evicted(cluster) == ["young"]
 
 
@@ -202,10 +196,10 @@ def test_the_start_of_an_owners_last_pod_is_a_part_of_the_price(cluster: SlicerC
 
 def test_an_eviction_waits_until_its_move_is_recorded(cluster: SlicerCluster) -> None:
     fragmented(cluster)
-    later(cluster)
+    cluster.wait(61)
     recorded = [isinstance(w, PatchRequests) and bool(w.annotations.get(MOVES_ANNOTATION)) for w in cluster.writes]
     assert recorded.index(True) < [isinstance(write, Evict) for write in cluster.writes].index(True)
-    later(cluster, 3601)
+    cluster.wait(3601)
     assert MOVES_ANNOTATION not in cluster.read("n1").metadata.annotations, "after an hour a move counts no more"
 
 
@@ -213,7 +207,7 @@ def test_a_refused_eviction_ends_the_plan_and_the_reservation(cluster: SlicerClu
     large = fragmented(cluster)
     small = cluster.pods["uid-small"]
     cluster.protected.add(small.uid)
-    later(cluster)
+    cluster.wait(61)
     assert (evicted(cluster), cluster.slicer.mover.refused) == (["small"], 1)
     assert cluster.slicer.state.reservations == {}
     assert told(cluster, "small")["SliceMoveRefused"] == (
@@ -221,9 +215,9 @@ def test_a_refused_eviction_ends_the_plan_and_the_reservation(cluster: SlicerClu
         " the pod's disruption budget. The pod stays, and is not asked to move again for 60m"
     )
     cluster.protected.clear()
-    later(cluster)
+    cluster.wait(61)
     assert evicted(cluster) == ["small"], "not again within an hour"
-    later(cluster, 3600)
+    cluster.wait(3600)
     assert evicted(cluster) == ["small", "small"]
     assert cluster.where(large)
 
@@ -232,7 +226,7 @@ def test_an_eviction_that_the_server_did_not_answer_is_asked_for_again(cluster: 
     """The server is too busy, or the connection breaks: neither is a refusal, after which the pod would rest."""
     large = fragmented(cluster)
     cluster.unanswered.add(cluster.pods["uid-small"].uid)
-    later(cluster)
+    cluster.wait(61)
     assert evicted(cluster) == ["small", "small"]
     assert (cluster.slicer.mover.evicted, cluster.slicer.mover.refused) == (1, 0)
     assert list(told(cluster, "small")) == ["SliceMoved"]
@@ -252,7 +246,7 @@ def test_the_freed_place_goes_to_the_waiting_pod_and_to_nobody_else(cluster: Sli
 
 def test_a_pod_that_was_moved_does_not_move_again_within_an_hour(cluster: SlicerCluster) -> None:
     large = fragmented(cluster)
-    later(cluster)
+    cluster.wait(61)
     start(cluster, large)
     cluster.node("n3")
     running(cluster, "small-2", "1g.5gb", "n3", owner="owner-small")
@@ -260,10 +254,10 @@ def test_a_pod_that_was_moved_does_not_move_again_within_an_hour(cluster: Slicer
     for restart in (False, True):
         if restart:
             cluster.restart()
-        later(cluster, 1000)
+        cluster.wait(1000)
         assert (evicted(cluster), cluster.where(second)) == (["small"], [])
-    later(cluster, 1600)
-    later(cluster, 61)
+    cluster.wait(1600)
+    cluster.wait(61)
     assert evicted(cluster) == ["small", "small-2"]
     assert cluster.where(second)
 
@@ -273,15 +267,15 @@ def test_the_budget_of_an_hour_holds_over_a_restart(restart: bool) -> None:
     cluster = cluster_with(per_hour=1)
     two_rooms(cluster)
     first, _ = (waiting(cluster, name, "7g.40gb", namespace=name) for name in ("a", "b"))
-    later(cluster)
+    cluster.wait(61)
     start(cluster, first)
     assert len(evicted(cluster)) == 1
     if restart:
         cluster.restart()
-    later(cluster, 3500)
+    cluster.wait(3500)
     assert len(evicted(cluster)) == 1
-    later(cluster, 101)
-    later(cluster, 61)
+    cluster.wait(101)
+    cluster.wait(61)
     assert len(evicted(cluster)) == 2
 
 
@@ -291,14 +285,14 @@ def test_the_budget_of_an_hour_holds_if_the_clock_is_set_back(restart: bool) -> 
     cluster = cluster_with(per_hour=1)
     two_rooms(cluster)
     first, _ = (waiting(cluster, name, "7g.40gb", namespace=name) for name in ("a", "b"))
-    later(cluster)
+    cluster.wait(61)
     start(cluster, first)
     cluster.pass_time(-2)
     if restart:
         cluster.restart()
     cluster.settle()
     for _ in range(3):
-        later(cluster)
+        cluster.wait(61)
     assert len(evicted(cluster)) == 1
 
 
@@ -311,11 +305,11 @@ def test_several_pods_move_one_after_the_other(cluster: SlicerCluster) -> None:
     large = waiting(cluster, "large", "7g.40gb")
     cluster.protected.add(pods[1].uid)
     cluster.protected.add(pods[0].uid)
-    later(cluster)
+    cluster.wait(61)
     assert len(evicted(cluster)) == 1, "the refusal of the first spares the second"
     cluster.protected.clear()
-    later(cluster, 3601)
-    later(cluster, 61)
+    cluster.wait(3601)
+    cluster.wait(61)
     assert sorted(evicted(cluster)[1:]) == ["small-0", "small-1"]
     assert cluster.where(large)
 
@@ -342,6 +336,6 @@ def test_a_forged_record_is_ignored(cluster: SlicerCluster, forged: str) -> None
     assert cluster.date < 1.5e6
     cluster.patch("n2", {"metadata": {"annotations": {MOVES_ANNOTATION: forged}}})
     cluster.restart()
-    later(cluster)
+    cluster.wait(61)
     assert evicted(cluster) == ["small"]
     assert cluster.where(large)

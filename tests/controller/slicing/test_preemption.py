@@ -121,8 +121,7 @@ def test_a_victim_that_a_budget_protects_is_left_alone_and_another_is_asked(clus
     assert evicted(cluster) == ["young"]
     cluster.settle()
     assert evicted(cluster) == ["young"], "not before a pause"
-    cluster.pass_time(31)
-    cluster.settle()
+    cluster.wait(31)
     assert evicted(cluster) == ["young", "old"]
     assert cluster.where(high)
 

@@ -36,9 +36,7 @@ def running(cluster: SlicerCluster, name: str, *profiles: str, **facts: Any) -> 
 
 def told(cluster: SlicerCluster, reason: str, name: str = "mine") -> str:
     """The event of this reason on a pod, which names nothing of the other namespace."""
-    cluster.settle()
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.settle_and_wait(61)
     (*_, found) = [each.message for each in cluster.told if (each.name, each.reason) == (name, reason)]
     assert OTHERS not in found
     return found
@@ -73,9 +71,7 @@ def test_who_goes_first() -> None:
     cluster.node("n1")
     holders = [running(cluster, f"web{i}", "3g.20gb", namespace=OTHERS) for i in range(2)]
     waiting(cluster, "large", "7g.40gb", namespace=OTHERS)
-    cluster.settle()
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.settle_and_wait(61)
     cluster.remove(holders[0])
     waiting(cluster, "mine", "3g.20gb", namespace=MINE)
     assert "reserved for 1 pod that goes first; first goes a pod of another namespace" in told(cluster, "SliceWaiting")

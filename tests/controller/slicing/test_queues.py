@@ -281,9 +281,7 @@ def test_a_pod_that_reserved_slots_leave_no_maximum_waits_and_is_told(cluster: S
     blocker = pods(cluster, "team-b", 1, "3g.20gb")
     cluster.settle()
     (large,) = pods(cluster, "team-a", 1, "7g.40gb")
-    cluster.settle()
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.settle_and_wait(61)
     assert cluster.slicer.state.reservations.keys() == {large.uid}
     (small,) = pods(cluster, "team-a", 1)
     cluster.settle()
@@ -342,9 +340,7 @@ def test_slots_that_a_gang_gives_back_let_in_a_pod_of_another_queue_at_its_maxim
     first = pods(cluster, "team-a", 1, "4g.20gb", gang=gang, labels=label)
     cluster.pass_time(1)
     last = pods(cluster, "team-a", 1, "4g.20gb", gang=gang)
-    cluster.settle()
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.settle_and_wait(61)
     assert cluster.slicer.state.reservations.keys() == {first[0].uid, last[0].uid}
     small = pods(cluster, "team-b", 1, labels=label)
     cluster.settle()
@@ -365,9 +361,7 @@ def test_slots_that_are_reserved_for_a_namespace_that_leaves_a_queue_count_for_i
     pods(cluster, "team-c", 2, "4g.20gb")
     cluster.settle()
     large = pods(cluster, "team-a", 1, "7g.40gb")
-    cluster.settle()
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.settle_and_wait(61)
     assert cluster.slicer.state.reservations.keys() == {large[0].uid}
     small = pods(cluster, "team-b", 1)
     cluster.settle()
@@ -458,8 +452,7 @@ def test_a_gang_does_not_run_past_an_older_pod_that_is_refused_in_the_same_step(
     gang = pods(cluster, "team-a", 2, gang=Gang("team-a/g", "g", 2))
     cluster.settle()
     assert placed(cluster, gang) == 0
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert placed(cluster, gang) == 0
 
 
@@ -480,9 +473,7 @@ def test_a_younger_gang_takes_nothing_of_the_maximum_that_is_reserved(cluster: S
     blocker = pods(cluster, "team-b", 1, "3g.20gb")
     cluster.settle()
     large = pods(cluster, "team-a", 1, "7g.40gb")
-    cluster.settle()
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.settle_and_wait(61)
     assert cluster.slicer.state.reservations.keys() == {large[0].uid}
     cluster.node("n2", cards="A100-40GB", taints=(Taint(key="a", effect="NoSchedule"),))
     gang = pods(cluster, "team-a", 2, gang=Gang("team-a/g", "g", 2), constraints=NodeConstraints(tolerations=TOLERATED))
@@ -869,18 +860,14 @@ def test_the_status_has_what_is_held_and_is_written_at_most_once_a_minute(cluste
     cluster.queue("team-a", maximum="10Gi")
     cluster.node("n1")
     found = pods(cluster, "team-a", 3)
-    cluster.pass_time(60)
-    cluster.settle()
+    cluster.wait(60)
     reports = [write for write in cluster.writes if isinstance(write, ReportQueue)]
     assert [(each.status["held"], each.status["slots"], each.status["waiting"]) for each in reports] == [("10Gi", 2, 1)]
     end(cluster, found)
-    cluster.pass_time(30)
-    cluster.settle()
+    cluster.wait(30)
     assert len([write for write in cluster.writes if isinstance(write, ReportQueue)]) == 1
-    cluster.pass_time(30)
-    cluster.settle()
-    cluster.pass_time(600)
-    cluster.settle()
+    cluster.wait(30)
+    cluster.wait(600)
     reports = [write for write in cluster.writes if isinstance(write, ReportQueue)]
     assert [(each.status["held"], each.status["waiting"]) for each in reports[1:]] == [("10Gi", 0)]
 
@@ -889,17 +876,13 @@ def test_a_new_process_counts_on_from_the_recorded_usage(cluster: SlicerCluster)
     cluster.queue("team-a", halfLife="1h")
     cluster.node("n1")
     found = pods(cluster, "team-a", 1, "4g.20gb")
-    cluster.settle()
-    cluster.pass_time(7200)
-    cluster.settle()
+    cluster.settle_and_wait(7200)
     end(cluster, found)
-    cluster.pass_time(60)
-    cluster.settle()
+    cluster.wait(60)
     totals = cluster.slicer.state.inventory.totals
     before = cluster.slicer.state.ledger.share("team-a", totals, cluster.date)
     assert before == pytest.approx(3 / 8, rel=0.1)
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     after = cluster.slicer.state.ledger.share("team-a", cluster.slicer.state.inventory.totals, cluster.date)
     assert after == pytest.approx(before, rel=0.05)
 
@@ -997,8 +980,7 @@ def test_a_namespace_is_of_the_queue_of_its_name_only_if_somebody_says_so(
     assert placed(cluster, found) == (2 if counts else 4)
     held = cluster.slicer.state.ledger.account("team-a").held.total()
     assert held == (2 if counts else 0)
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.wait(61)
     (report, *_) = (each for each in reversed(cluster.writes) if isinstance(each, ReportQueue))
     faults = [each for each in report.status["faults"] if "has the name of this Queue" in each]
     assert bool(faults) is (not counts and not labels)

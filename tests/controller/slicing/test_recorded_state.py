@@ -28,9 +28,7 @@ def busy() -> SlicerCluster:
         created = rfc3339(cluster.date)
         cluster.pod(f"g-{number}", "7g.40gb", gang=Gang("default/g", "g", 2), created=created)
     cluster.pod("whole", "7g.40gb", created=rfc3339(cluster.date))
-    cluster.settle()
-    cluster.pass_time(61)
-    cluster.settle()
+    cluster.settle_and_wait(61)
     return cluster
 
 

@@ -59,12 +59,6 @@ def anti_affine(app: str) -> PodRelations:
     return PodRelations(anti_affinity=(PodAffinityRule(selection, "kubernetes.io/hostname"),))
 
 
-def after(cluster: SlicerCluster, seconds: float) -> None:
-    """Time passes, and the controller acts on it."""
-    cluster.pass_time(seconds)
-    cluster.settle()
-
-
 def reserved(cluster: SlicerCluster) -> dict[str, list[int]]:
     """The starts that are reserved, by pod."""
     found = cluster.slicer.state.reservations.values()
@@ -77,12 +71,11 @@ def test_a_large_pod_starts_when_the_older_two_have_ended_though_small_ones_keep
     cluster.node("n1")
     holders = [running(cluster, f"old{i}", "3g.20gb") for i in range(2)]
     big = waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     young = [waiting(cluster, f"young{i}", "3g.20gb") for i in range(3)]
     cluster.settle()
     cluster.remove(holders[0])
-    after(cluster, 1)
+    cluster.wait(1)
     young += [waiting(cluster, f"late{i}", "3g.20gb") for i in range(3)]
     cluster.settle()
     assert not any(map(cluster.where, [big, *young]))
@@ -102,7 +95,7 @@ def test_the_pod_is_told_where_slots_are_kept_and_for_whose_end_it_waits(cluster
     big = waiting(cluster, "big", "7g.40gb")
     cluster.settle()
     assert not reserved(cluster)
-    after(cluster, 60)
+    cluster.wait(60)
     told = [tell for tell in cluster.told if tell.uid == big.uid]
     assert [tell.reason for tell in told] == ["SliceWaiting", "SliceReserved"]
     assert told[1].message == (
@@ -116,8 +109,7 @@ def test_younger_pods_run_past_beside_the_reserved_slots_and_not_on_them(cluster
     first = running(cluster, "first", "3g.20gb", deadline=100.0)
     other = [running(cluster, f"other{i}", "3g.20gb") for i in range(3)]
     big = waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     kept = next(iter(cluster.slicer.state.reservations.values())).slices[0].gpu_uuid
     before = [first, *other]
     beside = [pod for pod in before if not on_card(cluster, pod, kept)]
@@ -144,8 +136,7 @@ def test_the_place_that_empties_soonest_is_chosen(cluster: SlicerCluster) -> Non
     long = running(cluster, "long", "7g.40gb", deadline=5000.0)
     short = running(cluster, "short", "7g.40gb", deadline=500.0)
     waiting(cluster, "big", "3g.20gb", "4g.20gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     (found,) = cluster.slicer.state.reservations.values()
     assert found.node == cluster.where(short)[0][0] != cluster.where(long)[0][0]
 
@@ -153,12 +144,11 @@ def test_the_place_that_empties_soonest_is_chosen(cluster: SlicerCluster) -> Non
 def test_of_pods_without_a_deadline_the_older_is_taken_to_run_longer(cluster: SlicerCluster) -> None:
     cluster.node("n1")
     service = running(cluster, "service", "7g.40gb")
-    after(cluster, 5000)
+    cluster.wait(5000)
     cluster.node("n2")
     job = running(cluster, "job", "7g.40gb")
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     (found,) = cluster.slicer.state.reservations.values()
     assert found.node == cluster.where(job)[0][0] != cluster.where(service)[0][0]
 
@@ -168,8 +158,7 @@ def test_a_pod_that_ends_before_the_slots_are_expected_to_be_free_may_use_them(c
     running(cluster, "old", "3g.20gb", deadline=1000.0)
     gone = running(cluster, "gone", "3g.20gb", deadline=1000.0)
     big = waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     cluster.remove(gone)
     long = waiting(cluster, "long", "3g.20gb", deadline=2000.0)
     short = waiting(cluster, "short", "3g.20gb", deadline=300.0)
@@ -184,8 +173,7 @@ def test_a_pod_that_leaves_the_gate_for_a_fixed_layout_does_not_stop_those_behin
     running(cluster, "old", "3g.20gb", deadline=1000.0)
     gone = running(cluster, "gone", "3g.20gb", deadline=1000.0)
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     cluster.device_node("fixed", count=0, fixed_profiles=frozenset({"1g.12gb"}))
     cluster.remove(gone)
     cluster.settle()
@@ -200,8 +188,7 @@ def test_a_pod_that_may_ignore_its_deadline_for_days_does_not_get_reserved_slots
     running(cluster, "old", "3g.20gb", deadline=1000.0)
     gone = running(cluster, "gone", "3g.20gb", deadline=1000.0)
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     cluster.remove(gone)
     stubborn = created_as(cluster, "stubborn", 1_000_000)
     cluster.settle()
@@ -231,8 +218,7 @@ def test_the_reason_names_the_pod_for_which_the_slots_are_kept(cluster: SlicerCl
     running(cluster, "old", "3g.20gb")
     gone = running(cluster, "gone", "3g.20gb")
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     cluster.remove(gone)
     young = waiting(cluster, "young", "3g.20gb")
     cluster.settle()
@@ -247,8 +233,7 @@ def test_a_higher_priority_takes_reserved_slots(cluster: SlicerCluster) -> None:
     gone = running(cluster, "gone", "3g.20gb")
     running(cluster, "old", "3g.20gb")
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     urgent = waiting(cluster, "urgent", "3g.20gb", priority=5)
     cluster.remove(gone)
     cluster.settle()
@@ -262,13 +247,11 @@ def test_a_reservation_is_kept_if_a_pod_of_higher_priority_finds_no_place(cluste
     running(cluster, "service", "7g.40gb", constraints=elsewhere, deadline=1_000_000.0)
     running(cluster, "old", "7g.40gb")
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     before = list(cluster.slicer.state.reservations.values())
     assert [each.key for each in before] == ["default/big"]
     waiting(cluster, "urgent", "7g.40gb", priority=5, namespace="urgent", constraints=elsewhere)
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert list(cluster.slicer.state.reservations.values()) == before
 
 
@@ -277,12 +260,10 @@ def test_at_the_bound_the_pod_of_higher_priority_replaces_the_last_reservation(c
         cluster.node(name)
         running(cluster, f"old-{name}", "7g.40gb", constraints=restricted(name))
     waiting(cluster, "big", "7g.40gb", constraints=restricted("n1"))
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert list(reserved(cluster)) == ["default/big"]
     waiting(cluster, "urgent", "7g.40gb", priority=5, namespace="urgent", constraints=restricted("n2"))
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert list(reserved(cluster)) == ["urgent/urgent"]
 
 
@@ -296,8 +277,7 @@ def test_the_reservation_ends_with_its_pod_and_others_get_the_room(cluster: Slic
     running(cluster, "old", "3g.20gb")
     gone = running(cluster, "gone", "3g.20gb")
     big = waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     cluster.remove(gone)
     young = waiting(cluster, "young", "3g.20gb")
     cluster.settle()
@@ -311,8 +291,7 @@ def test_no_slot_stays_idle_for_a_pod_that_its_node_refuses(cluster: SlicerClust
     cluster.node("n1", allocatable={"cpu": 8000, "pods": 110})
     old = running(cluster, "old", "7g.40gb")
     big = waiting(cluster, "big", "7g.40gb", amounts={"cpu": 8000, "pods": 1})
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert reserved(cluster)
     cluster.pod("plain", gates=(), node=NodeName("n1"), amounts={"cpu": 4000, "pods": 1})
     cluster.remove(old)
@@ -330,11 +309,11 @@ def test_no_slot_stays_idle_for_a_pod_that_volumes_keep_off_all_nodes(cluster: S
         cluster.node(name)
         running(cluster, f"on-{name}", "4g.20gb", constraints=restricted(name))
     large = waiting(cluster, "large", "7g.40gb")
-    after(cluster, 61)
+    cluster.wait(61)
     assert large.uid in cluster.slicer.state.reservations
     cluster.put(replace(cluster.pods[large.uid], claims=("default/elsewhere",)))
     small = [waiting(cluster, f"small-{number}", "3g.20gb") for number in range(2)]
-    after(cluster, 1)
+    cluster.wait(1)
     assert not cluster.slicer.state.reservations
     assert all(cluster.where(pod) for pod in small)
 
@@ -344,8 +323,7 @@ def test_cpu_that_the_pod_needs_is_kept_too(cluster: SlicerCluster) -> None:
     old = running(cluster, "old", "7g.40gb", amounts={"cpu": 4000, "pods": 1}, deadline=100.0)
     gone = running(cluster, "gone", "7g.40gb", amounts={"cpu": 4000, "pods": 1}, deadline=2000.0)
     big = waiting(cluster, "big", "7g.40gb", amounts={"cpu": 6000, "pods": 1})
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert reserved(cluster)
     cluster.remove(gone)
     waiting(cluster, "small", "1g.5gb", amounts={"cpu": 4000, "pods": 1})
@@ -359,8 +337,7 @@ def test_free_slots_are_kept_while_a_pod_on_another_card_still_holds_the_cpu(clu
     cluster.node("n1", count=2, allocatable={"cpu": 8000, "pods": 110})
     pods = [running(cluster, f"p{i}", "7g.40gb", amounts={"cpu": 4000, "pods": 1}, deadline=600.0) for i in range(2)]
     big = waiting(cluster, "big", "7g.40gb", amounts={"cpu": 6000, "pods": 1})
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     (found,) = cluster.slicer.state.reservations.values()
     first, last = sorted(pods, key=lambda pod: not on_card(cluster, pod, found.slices[0].gpu_uuid))
     cluster.remove(first)
@@ -378,14 +355,13 @@ def test_free_slots_are_no_longer_kept_when_the_cpu_comes_later_than_expected(cl
     cluster.node("n1", count=2, allocatable={"cpu": 8000, "pods": 110})
     pods = [running(cluster, f"p{i}", "7g.40gb", amounts={"cpu": 4000, "pods": 1}, deadline=600.0) for i in range(2)]
     waiting(cluster, "big", "7g.40gb", amounts={"cpu": 6000, "pods": 1})
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     (found,) = cluster.slicer.state.reservations.values()
     first, second = sorted(pods, key=lambda pod: not on_card(cluster, pod, found.slices[0].gpu_uuid))
     cluster.remove(first)
     cluster.settle()
     cluster.protected.add(second.uid)  # it stays beyond its deadline
-    after(cluster, 1200)
+    cluster.wait(1200)
     small = waiting(cluster, "small", "1g.5gb", amounts={"cpu": 4000, "pods": 1})
     cluster.settle()
     assert cluster.where(small)
@@ -394,10 +370,9 @@ def test_free_slots_are_no_longer_kept_when_the_cpu_comes_later_than_expected(cl
 def test_a_service_of_days_gets_no_reservation_behind_it(cluster: SlicerCluster) -> None:
     cluster.node("n1")
     running(cluster, "service", "1g.5gb")
-    after(cluster, 200_000)
+    cluster.wait(200_000)
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     small = waiting(cluster, "small", "3g.20gb")
     cluster.settle()
     assert not reserved(cluster)
@@ -411,8 +386,7 @@ def test_off_always_and_after_an_age(reserve_after: float | None, made: bool) ->
     cluster.node("n1")
     running(cluster, "old", "3g.20gb")
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     young = waiting(cluster, "young", "3g.20gb")
     cluster.settle()
     assert bool(reserved(cluster)) is made
@@ -438,8 +412,7 @@ def test_one_queue_has_one_reservation(cluster: SlicerCluster) -> None:
         running(cluster, f"older{number}", "3g.20gb")
     for number in range(4):
         waiting(cluster, f"big{number}", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert list(reserved(cluster)) == ["default/big0"]
 
 
@@ -453,8 +426,7 @@ def test_reservations_of_many_queues_keep_a_quarter_of_the_slots_at_most_beside_
         pod = waiting(cluster, f"big{number}", "7g.40gb")
         cluster.remove(pod)
         cluster.put(replace(pod, namespace=f"team-{number}"))
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert sum(each.slots for each in cluster.slicer.state.reservations.values()) <= 64 * 25 // 100 + 8
 
 
@@ -463,8 +435,7 @@ def test_a_new_process_makes_the_same_reservation(cluster: SlicerCluster) -> Non
     running(cluster, "old", "3g.20gb")
     gone = running(cluster, "gone", "3g.20gb")
     big = waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     before = reserved(cluster)
     cluster.restart()
     cluster.remove(gone)
@@ -478,12 +449,10 @@ def test_a_new_process_keeps_the_place_that_was_recorded(cluster: SlicerCluster)
     cluster.node("n1")
     running(cluster, "old", "7g.40gb", deadline=100.0)
     big = waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     cluster.node("n2")
     running(cluster, "sooner", "7g.40gb", deadline=10.0, priority=5)
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     (found,) = cluster.slicer.state.reservations.values()
     assert (found.key, found.node) == (big.key, NodeName("n1"))
     cluster.remove(big)
@@ -530,8 +499,7 @@ def test_a_reservation_leaves_a_node_that_is_cordoned(cluster: SlicerCluster) ->
     cluster.node("n2")
     running(cluster, "other", "7g.40gb", deadline=1000.0)
     big = waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     (found,) = cluster.slicer.state.reservations.values()
     assert found.node == cluster.where(old)[0][0] == first.name
     cluster.nodes[first.name] = replace(cluster.nodes[first.name], cordoned=True)
@@ -548,8 +516,7 @@ def test_a_cordon_of_many_nodes_costs_no_more_searches_in_one_decision_than_the_
         running(cluster, f"old-{name}", "7g.40gb", constraints=restricted(name), deadline=1000.0 + number)
     for number in range(moving):
         waiting(cluster, f"big{number}", "7g.40gb", namespace=f"team-{number}")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert reserved_nodes(cluster) == set(nodes[:moving])
     for name in nodes[:moving]:
         cluster.nodes[name] = replace(cluster.nodes[name], cordoned=True)
@@ -570,8 +537,7 @@ def test_a_pod_that_no_empty_card_could_hold_gets_none(cluster: SlicerCluster) -
     running(cluster, "old", "3g.20gb")
     never = waiting(cluster, "never", "7g.40gb", "7g.40gb")
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     assert list(reserved(cluster)) == ["default/big"]
     assert isinstance(cluster.slicer.state.waiting[never.uid].reason, NeverFits)
 
@@ -581,12 +547,12 @@ def test_slots_are_kept_where_leases_like_those_end_first_though_the_others_are_
 ) -> None:
     cluster.node("n1", count=2)
     old = running(cluster, "old", "7g.40gb")
-    after(cluster, 1000)
+    cluster.wait(1000)
     young = running(cluster, "young", "7g.40gb")
     ends = {old.uid: cluster.date + 200, young.uid: cluster.date + 5000, PodUid("gone"): 1.0}
     cluster.slicer.handle(EndsExpected(ends))
     pod = waiting(cluster, "next", "7g.40gb")
-    after(cluster, 61)
+    cluster.wait(61)
     (found,) = cluster.slicer.state.reservations.values()
     assert found.uid == pod.uid
     assert found.holders == {old.uid}
@@ -601,7 +567,7 @@ def test_a_deadline_bounds_what_is_learned(cluster: SlicerCluster) -> None:
     holder = running(cluster, "holder", "7g.40gb", deadline=500)
     cluster.slicer.handle(EndsExpected({holder.uid: cluster.date + 9000}))
     waiting(cluster, "next", "7g.40gb")
-    after(cluster, 61)
+    cluster.wait(61)
     (found,) = cluster.slicer.state.reservations.values()
     assert found.until - cluster.date < 500
 
@@ -614,8 +580,7 @@ def test_a_pod_that_is_deleted_and_does_not_go_draws_no_reservation(cluster: Sli
     stays, ends = (running(cluster, name, "7g.40gb") for name in ("stays", "ends"))
     cluster.put(replace(cluster.pods[stays.uid], terminating=True, gone_by=cluster.date + gone_by))
     waiting(cluster, "big", "7g.40gb")
-    cluster.settle()
-    after(cluster, 60)
+    cluster.settle_and_wait(60)
     (found,) = cluster.slicer.state.reservations.values()
     assert found.node == cluster.pods[ends.uid].node
 
@@ -707,7 +672,7 @@ def test_a_pod_that_a_step_leaves_to_the_next_one_is_passed_by_none_of_lower_pri
     for number in range(8):
         running(cluster, f"stays-{number}", "4g.20gb", constraints=on("n2"))
     waiting(cluster, "large", "7g.40gb", priority=1, constraints=on("n2"))
-    after(cluster, 60)
+    cluster.wait(60)
     assert cluster.slicer.state.reservations
     monkeypatch.setattr(batch_placement, "_CONSTRAINTS_SHARE", 1 / DECISION_STEPS)
     other = NodeConstraints(selector=(*on("n1").selector, (MIG_CONFIG_LABEL, "dynamic")))

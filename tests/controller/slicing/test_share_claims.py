@@ -78,8 +78,7 @@ def test_the_id_of_a_share_names_its_place(cluster: ClaimCluster) -> None:
     (result,) = results(cluster, key)
     assert result["shareID"] in {share_id("GPU-n1-0", start) for start in range(4)}
     assert result["consumedCapacity"] == {"shares": "3", "memory": "1Gi"}
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert results(cluster, key) == [result]
 
 

@@ -155,8 +155,7 @@ def test_a_new_process_goes_on_after_any_write(cluster: SlicerCluster, writes: i
         if not cluster.slicer.has_work:
             break
     before = cluster.where(pod)
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert cluster.states(pod) == ("ungated", "created")
     assert not before or cluster.where(pod) == before
     cluster.remove(pod)
@@ -169,8 +168,7 @@ def test_entries_of_pods_that_no_longer_exist_are_released_at_start(cluster: Sli
     pod = cluster.pod("a", "3g.20gb")
     cluster.settle()
     del cluster.pods[pod.uid]
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert cluster.empty()
 
 
@@ -472,6 +470,5 @@ def test_a_new_process_goes_on_giving_up_what_the_last_one_asked_back(cluster: S
     assert cluster.states(pod) == ("deleting", "")
     if answered:
         cluster.agents()
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     assert cluster.states(pod) == ("ungated", "created")

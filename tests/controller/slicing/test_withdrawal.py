@@ -85,8 +85,7 @@ def test_a_new_controller_goes_on_with_a_withdrawal(cluster: SlicerCluster, answ
         if not found:
             break
         cluster.slicer.decide()
-    cluster.restart()
-    cluster.settle()
+    cluster.resume()
     if (
         cluster.slicer.state.allocations.current_of(pod.uid) is not None
     ):  # nothing was written: it is refused for a minute again
@@ -177,8 +176,7 @@ def unbound(**facts: Any) -> tuple[SlicerCluster, PodInfo, PodInfo]:
 
 
 def wait(cluster: SlicerCluster, seconds: float) -> None:
-    cluster.pass_time(seconds)
-    cluster.settle()
+    cluster.wait(seconds)
 
 
 #: What keeps a pod from being bound: facts of the pod when it is created, facts once it is past Tessera's gate, and a
@@ -256,8 +254,7 @@ def test_a_pod_that_is_bound_after_its_slices_went_to_the_next_ends(owner: str, 
     wait(cluster, BOUND_WITHIN)
     assert cluster.where(other)
     if restarted:
-        cluster.restart()
-        cluster.settle()
+        cluster.resume()
     change(cluster, pod, preempting=False, node=NodeName("n1"), unstarted=True)
     assert pod.uid in cluster.pods, "slices of a pod that has just ended may come free"
     wait(cluster, LATE)
@@ -343,9 +340,7 @@ def test_a_pod_on_slots_that_it_must_leave_in_time_counts_as_refused_until_it_is
     cluster.settle()
     change(cluster, old, node=NodeName("n1"), started=cluster.date)
     cluster.pod("victim", "7g.40gb")
-    cluster.settle()
-    cluster.pass_time(60)
-    cluster.settle()
+    cluster.settle_and_wait(60)
     young = cluster.pod("young", "3g.20gb", deadline=deadline)
     cluster.settle()
     assert cluster.slicer.state.pods.cannot_start == ({young.uid} if deadline else set())
@@ -371,8 +366,7 @@ def test_an_owner_whose_pods_are_refused_again_and_again_pauses_for_longer_each_
         began = cluster.date
         cluster.settle()
         while not cluster.where(pod):
-            cluster.pass_time(10)
-            cluster.settle()
+            cluster.wait(10)
         gaps.append(cluster.date - began)
         cluster.pass_time(60)
         change(cluster, pod, unschedulable_message="0/8 nodes are available")

@@ -199,8 +199,12 @@ class Cluster:
         return self.sets[self.nodes[name].driver_set]
 
 
-def test_one_round_gives_covered_nodes_precompiled_drivers_and_builds_the_others() -> None:
-    cluster = Cluster()
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_one_round_gives_covered_nodes_precompiled_drivers_and_builds_the_others(cluster: Cluster) -> None:
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.node("b", K2)
@@ -217,8 +221,7 @@ def test_one_round_gives_covered_nodes_precompiled_drivers_and_builds_the_others
     assert cluster.set_of("b").set.pool == K2
 
 
-def test_an_image_that_comes_later_is_offered_and_takes_nothing_away() -> None:
-    cluster = Cluster()
+def test_an_image_that_comes_later_is_offered_and_takes_nothing_away(cluster: Cluster) -> None:
     cluster.node("b", K2)
     cluster.settle()
     assert cluster.told("b").phase is DriverPhase.READY
@@ -234,8 +237,7 @@ def test_an_image_that_comes_later_is_offered_and_takes_nothing_away() -> None:
     assert cluster.sets[wanted.set].set.strategy is DriverStrategy.PRECOMPILED
 
 
-def test_an_offer_is_taken_at_the_next_boot() -> None:
-    cluster = Cluster()
+def test_an_offer_is_taken_at_the_next_boot(cluster: Cluster) -> None:
     cluster.node("b", K2)
     cluster.settle()
     cluster.has(ImageKind.PRECOMPILED, K2)
@@ -248,8 +250,7 @@ def test_an_offer_is_taken_at_the_next_boot() -> None:
     assert list(cluster.sets) == [cluster.nodes["b"].driver_set]
 
 
-def test_a_controller_that_comes_after_a_boot_disturbs_no_driver_that_serves_again() -> None:
-    cluster = Cluster()
+def test_a_controller_that_comes_after_a_boot_disturbs_no_driver_that_serves_again(cluster: Cluster) -> None:
     cluster.node("b", K2)
     cluster.settle()
     built = cluster.nodes["b"].driver_set
@@ -282,8 +283,7 @@ def test_five_kinds_of_nodes_are_five_pools_with_five_images_and_a_node_without_
     assert "the operating system is missing" in cluster.told("blank").reason
 
 
-def test_a_forced_boot_into_a_kernel_without_an_image_is_answered_by_building_at_once() -> None:
-    cluster = Cluster()
+def test_a_forced_boot_into_a_kernel_without_an_image_is_answered_by_building_at_once(cluster: Cluster) -> None:
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.settle()
@@ -297,8 +297,7 @@ def test_a_forced_boot_into_a_kernel_without_an_image_is_answered_by_building_at
     assert len(cluster.sets) == 1
 
 
-def test_the_set_that_comes_next_stays_while_the_pod_of_the_one_before_is_ending() -> None:
-    cluster = Cluster()
+def test_the_set_that_comes_next_stays_while_the_pod_of_the_one_before_is_ending(cluster: Cluster) -> None:
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.settle()
@@ -312,9 +311,8 @@ def test_the_set_that_comes_next_stays_while_the_pod_of_the_one_before_is_ending
         assert not [each for each in made if isinstance(each, CreateSet)]
 
 
-def test_a_set_that_was_named_a_moment_ago_gives_way_like_one_whose_pod_is_seen() -> None:
+def test_a_set_that_was_named_a_moment_ago_gives_way_like_one_whose_pod_is_seen(cluster: Cluster) -> None:
     """Its pod may be on its way, and would meet the next one's."""
-    cluster = Cluster()
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.act(*cluster.decide())
@@ -329,8 +327,7 @@ def test_a_set_that_was_named_a_moment_ago_gives_way_like_one_whose_pod_is_seen(
     assert cluster.nodes["a"].driver_set in cluster.sets.keys() - {named}
 
 
-def test_without_an_image_and_a_builder_nothing_is_made_and_the_node_says_why() -> None:
-    cluster = Cluster()
+def test_without_an_image_and_a_builder_nothing_is_made_and_the_node_says_why(cluster: Cluster) -> None:
     cluster.images.clear()
     cluster.node("a", K1)
     cluster.settle()
@@ -341,8 +338,7 @@ def test_without_an_image_and_a_builder_nothing_is_made_and_the_node_says_why() 
     assert cluster.nodes["a"].condition.reason == "Blocked"
 
 
-def test_an_image_that_cannot_be_pulled_is_left_for_the_next_way() -> None:
-    cluster = Cluster()
+def test_an_image_that_cannot_be_pulled_is_left_for_the_next_way(cluster: Cluster) -> None:
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.act(*cluster.decide())
@@ -354,8 +350,7 @@ def test_an_image_that_cannot_be_pulled_is_left_for_the_next_way() -> None:
     assert any("cannot be pulled" in each.reason for each in cluster.told("a").rejected)
 
 
-def test_a_driver_that_ends_again_and_again_is_left_for_another_one_once_there_is_one() -> None:
-    cluster = Cluster()
+def test_a_driver_that_ends_again_and_again_is_left_for_another_one_once_there_is_one(cluster: Cluster) -> None:
     cluster.node("b", K2)
     cluster.act(*cluster.decide())
     built = cluster.nodes["b"].driver_set
@@ -372,8 +367,7 @@ def test_a_driver_that_ends_again_and_again_is_left_for_another_one_once_there_i
     assert cluster.told("b").phase is DriverPhase.READY
 
 
-def test_while_the_registry_does_not_answer_a_fresh_node_waits() -> None:
-    cluster = Cluster()
+def test_while_the_registry_does_not_answer_a_fresh_node_waits(cluster: Cluster) -> None:
     cluster.silent = True
     cluster.node("a", K1)
     cluster.settle()
@@ -382,8 +376,9 @@ def test_while_the_registry_does_not_answer_a_fresh_node_waits() -> None:
     assert "no answer" in cluster.told("a").reason
 
 
-def test_a_fresh_node_gets_what_its_pool_has_while_the_registry_does_not_answer_a_new_controller() -> None:
-    cluster = Cluster()
+def test_a_fresh_node_gets_what_its_pool_has_while_the_registry_does_not_answer_a_new_controller(
+    cluster: Cluster,
+) -> None:
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.settle()
@@ -394,8 +389,7 @@ def test_a_fresh_node_gets_what_its_pool_has_while_the_registry_does_not_answer_
     assert cluster.nodes["b"].driver_set == cluster.nodes["a"].driver_set
 
 
-def test_another_version_comes_to_serving_nodes_by_the_rollout_and_to_fresh_ones_at_once() -> None:
-    cluster = Cluster()
+def test_another_version_comes_to_serving_nodes_by_the_rollout_and_to_fresh_ones_at_once(cluster: Cluster) -> None:
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.settle()
@@ -446,9 +440,8 @@ CHANGES: list[tuple[Callable[[Cluster], None], str]] = [
 
 @pytest.mark.parametrize(("change", "wanted"), CHANGES)
 def test_a_driver_that_works_is_not_the_wanted_one_until_it_is_what_the_policy_names(
-    change: Callable[[Cluster], None], wanted: str
+    cluster: Cluster, change: Callable[[Cluster], None], wanted: str
 ) -> None:
-    cluster = Cluster()
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.settle()
@@ -463,8 +456,9 @@ def test_a_driver_that_works_is_not_the_wanted_one_until_it_is_what_the_policy_n
     assert not any(isinstance(each, WriteStatus) for each in plan_cluster(cluster.snapshot()).instructions)
 
 
-def test_a_node_where_nothing_serves_stays_with_what_serves_elsewhere_while_a_newer_set_has_failed() -> None:
-    cluster = Cluster()
+def test_a_node_where_nothing_serves_stays_with_what_serves_elsewhere_while_a_newer_set_has_failed(
+    cluster: Cluster,
+) -> None:
     cluster.has(ImageKind.PRECOMPILED)
     cluster.node("a")
     cluster.node("b")
@@ -487,8 +481,7 @@ def test_a_node_where_nothing_serves_stays_with_what_serves_elsewhere_while_a_ne
     assert "its container ended 6 times" in cluster.told("fresh").reason
 
 
-def test_an_image_that_vanishes_from_the_registry_takes_no_driver_away() -> None:
-    cluster = Cluster()
+def test_an_image_that_vanishes_from_the_registry_takes_no_driver_away(cluster: Cluster) -> None:
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.settle()
@@ -500,8 +493,7 @@ def test_an_image_that_vanishes_from_the_registry_takes_no_driver_away() -> None
     assert cluster.told("a").phase is DriverPhase.READY
 
 
-def test_nothing_is_written_twice() -> None:
-    cluster = Cluster()
+def test_nothing_is_written_twice(cluster: Cluster) -> None:
     cluster.has(ImageKind.PRECOMPILED, K1)
     cluster.node("a", K1)
     cluster.node("b", K2)
@@ -510,8 +502,7 @@ def test_nothing_is_written_twice() -> None:
     assert cluster.decide() == []
 
 
-def test_a_driver_that_is_no_longer_asked_for_goes_with_all_that_was_said_of_it() -> None:
-    cluster = Cluster()
+def test_a_driver_that_is_no_longer_asked_for_goes_with_all_that_was_said_of_it(cluster: Cluster) -> None:
     cluster.node("a", K1)
     cluster.settle()
     cluster.managed = False
@@ -522,8 +513,7 @@ def test_a_driver_that_is_no_longer_asked_for_goes_with_all_that_was_said_of_it(
 
 
 @pytest.mark.parametrize("end", ["policy deleted", "opted out", "pre-installed", "another operator's"])
-def test_no_driver_is_taken_away_under_pods_that_use_it(end: str) -> None:
-    cluster = Cluster()
+def test_no_driver_is_taken_away_under_pods_that_use_it(cluster: Cluster, end: str) -> None:
     cluster.node("a", K1)
     cluster.settle()
     before = cluster.nodes["a"].driver_set
@@ -549,8 +539,7 @@ def test_no_driver_is_taken_away_under_pods_that_use_it(end: str) -> None:
     assert not cluster.sets
 
 
-def test_pods_of_a_boot_in_which_the_driver_never_worked_hold_nothing() -> None:
-    cluster = Cluster()
+def test_pods_of_a_boot_in_which_the_driver_never_worked_hold_nothing(cluster: Cluster) -> None:
     cluster.node("a", K1)
     cluster.settle()
     cluster.reboot("a", K1, "b1")
@@ -564,8 +553,7 @@ def test_pods_of_a_boot_in_which_the_driver_never_worked_hold_nothing() -> None:
     assert cluster.nodes["a"].driver_set == ""
 
 
-def test_a_driver_that_never_came_is_not_kept_for_pods_that_use_the_hosts() -> None:
-    cluster = Cluster()
+def test_a_driver_that_never_came_is_not_kept_for_pods_that_use_the_hosts(cluster: Cluster) -> None:
     cluster.node("a", K1)
     cluster.act(*cluster.decide())
     cluster.users.add("a")
@@ -575,8 +563,9 @@ def test_a_driver_that_never_came_is_not_kept_for_pods_that_use_the_hosts() -> N
     assert cluster.told("a").strategy is DriverStrategy.PREINSTALLED
 
 
-def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_before_another_one_comes() -> None:
-    cluster = Cluster()
+def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_before_another_one_comes(
+    cluster: Cluster,
+) -> None:
     cluster.node("a", K1)
     cluster.settle()
     before = cluster.nodes["a"].driver_set
@@ -598,8 +587,7 @@ def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_bef
     assert cluster.nodes["a"].driver_set != before
 
 
-def test_a_driver_that_does_not_come_is_taken_from_elsewhere_though_it_is_the_same() -> None:
-    cluster = Cluster()
+def test_a_driver_that_does_not_come_is_taken_from_elsewhere_though_it_is_the_same(cluster: Cluster) -> None:
     cluster.node("a", K1)
     cluster.settle()
     made = cluster.set_of("a").set
@@ -619,8 +607,7 @@ def test_a_driver_that_does_not_come_is_taken_from_elsewhere_though_it_is_the_sa
     assert cluster.nodes["a"].driver_set == made.id
 
 
-def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy() -> None:
-    cluster = Cluster()
+def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy(cluster: Cluster) -> None:
     record = encode_upgrade_record(
         UpgradeRecord(previous="s1", target="s2", since=1.0, began=1.0, cause="failed", restored=True)
     )
@@ -630,8 +617,7 @@ def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy() -> None:
     assert cluster.decision.desired["a"].set == ""
 
 
-def test_the_toolkit_goes_after_the_last_driver_that_pods_still_use() -> None:
-    cluster = Cluster()
+def test_the_toolkit_goes_after_the_last_driver_that_pods_still_use(cluster: Cluster) -> None:
     for name in ("a", "b"):
         cluster.node(name, K1)
     cluster.settle()
@@ -644,8 +630,7 @@ def test_the_toolkit_goes_after_the_last_driver_that_pods_still_use() -> None:
     assert DeleteToolkit() in cluster.decide()
 
 
-def test_a_proof_does_not_outlive_what_was_noted_of_its_node() -> None:
-    cluster = Cluster()
+def test_a_proof_does_not_outlive_what_was_noted_of_its_node(cluster: Cluster) -> None:
     cluster.node("a", K1)
     cluster.settle()
     proof = cluster.pods["a"].validation
@@ -655,8 +640,7 @@ def test_a_proof_does_not_outlive_what_was_noted_of_its_node() -> None:
     assert DeletePod(name=proof.name, uid=proof.uid) in cluster.decide()
 
 
-def test_a_pod_of_another_operator_is_a_driver_that_the_host_has() -> None:
-    cluster = Cluster()
+def test_a_pod_of_another_operator_is_a_driver_that_the_host_has(cluster: Cluster) -> None:
     cluster.node("a", K1)
     cluster.pods["a"] = NodePods(foreign="gpu-operator/nvidia-driver-daemonset-x")
     cluster.act(*cluster.decide())
@@ -675,9 +659,8 @@ def test_a_pod_of_another_operator_is_a_driver_that_the_host_has() -> None:
     ],
 )
 def test_a_node_gets_no_driver_before_its_agent_has_said_whether_the_host_has_one(
-    word: AgentsWord, age: float, waits: bool
+    cluster: Cluster, word: AgentsWord, age: float, waits: bool
 ) -> None:
-    cluster = Cluster()
     cluster.has(ImageKind.PRECOMPILED)
     cluster.node("a", agent=word, created=rfc3339(cluster.now - age))
     cluster.settle()
@@ -685,8 +668,7 @@ def test_a_node_gets_no_driver_before_its_agent_has_said_whether_the_host_has_on
     assert (cluster.told("a").phase is DriverPhase.WAITING) is waits
 
 
-def test_a_new_node_waits_for_its_agent_if_one_of_its_kind_has_a_driver_of_its_own() -> None:
-    cluster = Cluster()
+def test_a_new_node_waits_for_its_agent_if_one_of_its_kind_has_a_driver_of_its_own(cluster: Cluster) -> None:
     cluster.has(ImageKind.PRECOMPILED)
     cluster.node("a", preinstalled="its agent found 570.86.15 there", offers_gpus=True)
     cluster.node("b", agent=AgentsWord.NONE_YET, created=rfc3339(cluster.now))
@@ -700,16 +682,14 @@ def test_a_new_node_waits_for_its_agent_if_one_of_its_kind_has_a_driver_of_its_o
 
 
 @pytest.mark.parametrize("why", ["its label nvidia.com/gpu.deploy.driver is false"])
-def test_a_node_that_is_opted_out_is_left_alone(why: str) -> None:
-    cluster = Cluster()
+def test_a_node_that_is_opted_out_is_left_alone(cluster: Cluster, why: str) -> None:
     cluster.node("a", K1, opted_out=why)
     cluster.act(*cluster.decide())
     assert why in cluster.told("a").reason
     assert not cluster.sets
 
 
-def test_a_frozen_world_is_not_touched() -> None:
-    cluster = Cluster()
+def test_a_frozen_world_is_not_touched(cluster: Cluster) -> None:
     cluster.node("a", K1)
     cluster.settle()
     world = ClusterSnapshot(nodes=cluster.nodes, selection=PolicySelection(frozen="mistakes"), sets=cluster.sets)

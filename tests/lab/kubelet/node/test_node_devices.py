@@ -97,8 +97,7 @@ async def test_a_pod_that_is_deleted_by_force_holds_nothing_while_its_containers
     await bound(lab, "first", {**asks(1), **port})
     await lab.api.delete(PODS, "first", "default", grace_seconds=0)
     await bound(lab, "second", {**asks(1), **port})
-    await lab.clock.sleep(5)
-    assert await lab.phase("second") == "Running"
+    assert await lab.phase_after(5, "second") == "Running"
 
 
 async def test_a_refused_allocation_rejects_the_pod(lab: ControlPlaneLab, slices: Plugin) -> None:
@@ -136,8 +135,7 @@ async def test_a_failed_pre_start_is_tried_again(lab: ControlPlaneLab, slices: P
         "message": "the slice cannot be made",
     }
     plugin.start_refuses = ""
-    await lab.clock.sleep(10)
-    assert await lab.phase("p") == "Running"
+    assert await lab.phase_after(10, "p") == "Running"
     assert plugin.started == [("a",), ("a",)]
 
 
@@ -203,8 +201,7 @@ async def test_a_restarted_kubelet_keeps_pods_and_asks_plugins_to_register(
     node = await joined(lab, plugin)
     await bound(lab, "p", asks(1))
     restart = lab.start(node.restart_kubelet(down=5))
-    await lab.clock.sleep(1)
-    assert await lab.phase("p") == "Running"
+    assert await lab.phase_after(1, "p") == "Running"
     await bound(lab, "unlucky", asks(1))
     assert (await lab.get(PODS, "unlucky"))["status"]["phase"] == "Failed"
     await restart

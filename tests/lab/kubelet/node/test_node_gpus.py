@@ -48,14 +48,12 @@ async def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_containe
     device = {"name": "a", "containerEdits": {"env": [f"NVIDIA_VISIBLE_DEVICES={made.mig_uuid}"]}}
     file = {"cdiVersion": "0.8.0", "kind": "tessera.dev/mig", "devices": [device]}
     (tmp_path / "a.json").write_bytes(msgspec.json.encode(file))
-    await lab.clock.sleep(10)
-    assert await lab.phase("p") == "Running"
+    assert await lab.phase_after(10, "p") == "Running"
     assert node.pods.container_env("default", "p", "c")["NVIDIA_VISIBLE_DEVICES"] == made.mig_uuid
     assert machine.memory(made.mig_uuid).used == 1 << 30
     with pytest.raises(InUse):
         machine.destroy_compute_instance(gpu, gi_id, made.ci_id)
-    await lab.clock.sleep(60)
-    assert await lab.phase("p") == "Succeeded"
+    assert await lab.phase_after(60, "p") == "Succeeded"
     machine.destroy_compute_instance(gpu, gi_id, made.ci_id)
 
 
@@ -82,6 +80,5 @@ async def test_a_container_with_a_card_holds_the_driver(lab: ControlPlaneLab, sl
     assert await lab.phase("with") == "Running"
     with pytest.raises(InUse):
         machine.unload_driver()
-    await lab.clock.sleep(60)
-    assert await lab.phase("with") == "Succeeded"
+    assert await lab.phase_after(60, "with") == "Succeeded"
     machine.unload_driver()

@@ -34,13 +34,10 @@ async def test_a_node_registers_as_kubelet_does(lab: ControlPlaneLab) -> None:
 async def test_a_container_that_sleeps_ends_in_its_time(lab: ControlPlaneLab) -> None:
     (node,) = await lab.start_nodes("n1", pull_seconds=5)
     await bound(lab, "p", container("c", "sleep", "20"), restartPolicy="Never")
-    await lab.clock.sleep(1)
-    assert await lab.phase("p") == "Pending"
+    assert await lab.phase_after(1, "p") == "Pending"
     assert node.pending_waits == 1
-    await lab.clock.sleep(10)
-    assert await lab.phase("p") == "Running"
-    await lab.clock.sleep(14.5)
-    assert await lab.phase("p") == "Succeeded"
+    assert await lab.phase_after(10, "p") == "Running"
+    assert await lab.phase_after(14.5, "p") == "Succeeded"
     assert (await state(lab, "p"))["state"]["terminated"]["exitCode"] == 0
     reasons = [reason for reason, _ in await lab.notes("p")]
     assert reasons == ["Pulling", "Pulled", "Created", "Started"]
@@ -72,18 +69,15 @@ async def test_init_containers_come_first_and_sidecars_stay(lab: ControlPlaneLab
     pod = await lab.get(PODS, "p")
     assert pod["status"]["phase"] == "Pending"
     assert [("running" in each["state"]) for each in pod["status"]["initContainerStatuses"]] == [True, True]
-    await lab.clock.sleep(7)
-    assert await lab.phase("p") == "Running"
-    await lab.clock.sleep(5)
-    assert await lab.phase("p") == "Succeeded"
+    assert await lab.phase_after(7, "p") == "Running"
+    assert await lab.phase_after(5, "p") == "Succeeded"
 
 
 async def test_a_failed_init_container_fails_a_pod_that_is_never_restarted(lab: ControlPlaneLab) -> None:
     await lab.start_nodes("n1")
     inits = [container("prepare", "false")]
     await bound(lab, "p", container("c", "sleep", "5"), initContainers=inits, restartPolicy="Never")
-    await lab.clock.sleep(1)
-    assert await lab.phase("p") == "Failed"
+    assert await lab.phase_after(1, "p") == "Failed"
 
 
 async def test_a_deleted_pod_is_stopped_and_then_gone(lab: ControlPlaneLab) -> None:
@@ -102,8 +96,7 @@ async def test_a_deleted_pod_with_a_finalizer_has_ended_and_stays(lab: ControlPl
     await lab.api.merge_patch(PODS, "p", {"metadata": {"finalizers": ["example.com/wait"]}}, "default")
     await lab.clock.sleep(5)
     await lab.api.delete(PODS, "p", "default")
-    await lab.clock.sleep(60)
-    assert await lab.phase("p") == "Failed"
+    assert await lab.phase_after(60, "p") == "Failed"
     assert "terminated" in (await state(lab, "p"))["state"]
     await lab.api.merge_patch(PODS, "p", {"metadata": {"finalizers": None}}, "default")
     await lab.clock.sleep(1)
@@ -142,8 +135,7 @@ async def stubborn(lab: ControlPlaneLab, **spec: Any) -> None:
 async def test_a_pod_ends_at_its_deadline_within_its_grace_whatever_its_restart_policy(lab: ControlPlaneLab) -> None:
     await lab.start_nodes("n1")
     await stubborn(lab, restartPolicy="Always", activeDeadlineSeconds=60, terminationGracePeriodSeconds=20)
-    await lab.clock.sleep(70)
-    assert await lab.phase("p") == "Running"
+    assert await lab.phase_after(70, "p") == "Running"
     await lab.clock.sleep(15)
     status = (await lab.get(PODS, "p"))["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
@@ -154,8 +146,7 @@ async def test_a_deadline_may_be_lowered_while_the_pod_runs(lab: ControlPlaneLab
     await bound(lab, "p", container("c", "sleep", "infinity"), activeDeadlineSeconds=600)
     await lab.clock.sleep(1)
     await lab.api.merge_patch(PODS, "p", {"spec": {"activeDeadlineSeconds": 10}}, "default")
-    await lab.clock.sleep(15)
-    assert await lab.phase("p") == "Failed"
+    assert await lab.phase_after(15, "p") == "Failed"
 
 
 async def test_a_pod_that_is_being_deleted_has_no_deadline_and_a_shorter_grace_counts_at_once(
@@ -165,8 +156,7 @@ async def test_a_pod_that_is_being_deleted_has_no_deadline_and_a_shorter_grace_c
     await lab.start_nodes("n1")
     await stubborn(lab, activeDeadlineSeconds=60, terminationGracePeriodSeconds=5)
     await lab.api.delete(PODS, "p", "default", grace_seconds=86_400)
-    await lab.clock.sleep(600)
-    assert await lab.phase("p") == "Running"
+    assert await lab.phase_after(600, "p") == "Running"
     await lab.api.delete(PODS, "p", "default", grace_seconds=5)
     await lab.clock.sleep(10)
     assert not await lab.exists(PODS, "p")
@@ -234,5 +224,4 @@ async def test_tesseras_own_containers_run_for_real(lab: ControlPlaneLab) -> Non
     assert (await state(lab, "p"))["restartCount"] == 1
     last = node.pods.log("default", "p", "c", previous=True).texts()[-1]
     assert last == "RuntimeError: lost the API server"
-    await lab.clock.sleep(10)
-    assert await lab.phase("p") == "Succeeded"
+    assert await lab.phase_after(10, "p") == "Succeeded"

@@ -20,8 +20,7 @@ CLAIMS = PERSISTENT_VOLUME_CLAIMS
 
 async def up(lab: ControlPlaneLab, *zones: str) -> None:
     """A whole cluster of one node a zone."""
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     for number, zone in enumerate(zones, 1):
         await lab.start_nodes(f"n{number}", labels={ZONE: zone})
 

@@ -17,8 +17,7 @@ MINUTE = 60.0
 
 async def begin(lab: ControlPlaneLab, template: dict[str, Any], schedule: str = "* * * * *", **spec: Any) -> None:
     """Starts a cluster with a CronJob, half a minute before a full minute."""
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1")
     await lab.clock.sleep((30 - lab.clock.now()) % MINUTE)
     job = {"spec": {"template": template}, "metadata": {"labels": {"kind": "report"}, "annotations": {"a": "b"}}}

@@ -11,8 +11,7 @@ Make = Callable[..., dict[str, Any]]
 
 
 async def up(lab: ControlPlaneLab, body: dict[str, Any], *nodes: str) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes(*nodes)
     await lab.api.create(DAEMONSETS.as_dicts(), body, "default")
     await lab.clock.sleep(1)
@@ -49,8 +48,7 @@ async def test_labels_decide_and_a_label_that_goes_ends_the_pod(lab: ControlPlan
 
 
 async def test_a_cordoned_node_keeps_and_gets_its_pod(lab: ControlPlaneLab, workload: Make) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1")
     await lab.api.merge_patch(NODES.as_dicts(), "n1", {"spec": {"unschedulable": True}})
     await lab.api.create(DAEMONSETS.as_dicts(), workload("d"), "default")
@@ -59,8 +57,7 @@ async def test_a_cordoned_node_keeps_and_gets_its_pod(lab: ControlPlaneLab, work
 
 
 async def test_a_tainted_node_is_left_out(lab: ControlPlaneLab, workload: Make) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1", taints=({"key": "k", "effect": "NoSchedule"},))
     await lab.start_nodes("n2")
     await lab.api.create(DAEMONSETS.as_dicts(), workload("d"), "default")

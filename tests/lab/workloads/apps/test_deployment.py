@@ -11,8 +11,7 @@ Make = Callable[..., dict[str, Any]]
 
 
 async def up(lab: ControlPlaneLab, body: dict[str, Any], **options: Any) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1", "n2", **options)
     await lab.api.create(DEPLOYMENTS.as_dicts(), body, "default")
     await lab.clock.sleep(1)

@@ -11,8 +11,7 @@ Make = Callable[..., dict[str, Any]]
 
 
 async def run(lab: ControlPlaneLab, name: str, template: dict[str, Any], **spec: Any) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1")
     await lab.api.create(
         JOBS.as_dicts(), {"metadata": {"name": name}, "spec": {"template": template, **spec}}, "default"

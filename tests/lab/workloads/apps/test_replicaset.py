@@ -21,8 +21,7 @@ async def scale(lab: ControlPlaneLab, replicas: int) -> None:
 
 
 async def test_it_makes_exactly_as_many_pods_and_counts_them(lab: ControlPlaneLab, workload: Make) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1")
     await create(lab, workload("r", replicas=20))
     assert len(await lab.all(PODS)) == 20
@@ -43,8 +42,7 @@ async def test_a_lost_pod_is_replaced(lab: ControlPlaneLab, workload: Make) -> N
 
 
 async def test_the_pod_that_does_not_run_is_deleted_first(lab: ControlPlaneLab, workload: Make) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1", max_pods=2)
     await create(lab, workload("r", replicas=3))
     running = {pod["metadata"]["name"] for pod in await lab.all(PODS) if pod["spec"].get("nodeName")}

@@ -49,8 +49,7 @@ async def begin(lab: ControlPlaneLab, served: Metrics, workload: Make, **spec: A
         "spec": {**group, "groupPriorityMinimum": 100, "versionPriority": 100, "service": service},
     }
     await lab.api.create(API_SERVICES, body)
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1")
     await lab.api.create(DEPLOYMENTS.as_dicts(), workload("d", replicas=2), "default")
     await lab.clock.sleep(10)

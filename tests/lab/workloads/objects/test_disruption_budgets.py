@@ -72,8 +72,7 @@ def test_an_empty_selector_covers_all_pods_of_the_namespace_and_an_absent_one_no
 
 
 async def test_a_second_pod_is_evicted_once_the_first_is_replaced(lab: ControlPlaneLab, workload: Make) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1")
     await lab.api.create(DEPLOYMENTS.as_dicts(), workload("d", replicas=2), "default")
     await lab.api.create(

@@ -33,8 +33,7 @@ WIDGETS: dict[str, Any] = {
 
 
 async def team(lab: ControlPlaneLab) -> None:
-    lab.start_workloads()
-    lab.start_scheduler()
+    lab.start_controllers()
     await lab.start_nodes("n1")
     await lab.api.create(NAMESPACES.as_dicts(), {"metadata": {"name": "team"}})
     await lab.clock.sleep(0.5)
