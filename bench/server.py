@@ -2,6 +2,7 @@
 
     python bench/server.py --kubeconfig ~/.kube/config             200 pods on 100 fake nodes of 8 simulated A100
     python bench/server.py --kubeconfig FILE --pods 1000 --json server.json
+    python bench/server.py --kubeconfig FILE --claims              a third burst, of pods with a ResourceClaim each
 
 The cluster must not have Tessera installed. The benchmark installs ``deploy/`` without its Deployments, with agents'
 pods on the fake nodes alone: where a node has no such pod, the controller takes its agent for silent, and says so. It
@@ -15,8 +16,10 @@ machine at ``--address`` for its webhook calls.
 Cards, images and containers are simulated; the API server is whatever the kubeconfig names. Its CPU time is read from
 its ``/metrics``: with several replicas behind one address that is one of them, and the figure means little.
 
-Two bursts run one after the other, first of pods without GPUs, then of pods with a slice. A pod's time counts from the
-moment the create is sent; *ungated* and *running* are when a watcher sees them. CPU of the API server is counted from
+Two bursts run one after the other, first of pods without GPUs, then of pods with a slice. With ``--claims`` as many
+fake nodes more give slices by ResourceClaims, and a third burst asks for the same profiles by a template each; that
+needs a cluster with a scheduler and a controller manager. A pod's time counts from the moment the create is sent;
+*ungated*, *bound* and *running* are when a watcher sees them. CPU of the API server is counted from
 the first create until all pods run and their Events are sent, and once more until all are deleted and their slices
 given back.
 """
@@ -40,11 +43,13 @@ import msgspec
 import uvloop
 
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
+from tessera.api.names import DEVICE_API_LABEL, GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent
 from tessera.cli.base.kubeconfig import load_config
+from tessera.cli.install.manifests import InstallChoices
+from tessera.cli.install.rendering import render
 from tessera.clock import Clock, SystemClock
-from tessera.doctor.manifests import install_manifests
+from tessera.dra.node_devices import DRIVER
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod
@@ -54,11 +59,19 @@ from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.mig.names import resource_spelling
 from tessera_lab.cluster.remote_nodes import ClusterAccess, run_nodes
 from tessera_lab.installation.install import apply_manifests
+from tessera_lab.scheduler.claim_binding import RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.
 CREATORS = 20
 TIMEOUT = 600.0
+#: Figures whose ratio in one run counts: the figure, and the two bursts.
+RATIOS = (
+    ("API server CPU ms a pod until it runs", "slices", "plain"),
+    ("API server CPU ms a pod, whole life", "slices", "plain"),
+    ("ungated p99 s", "slices", "plain"),
+    ("bound p99 s", "claims", "slices"),
+)
 #: Seconds without an Event after which all of a burst are taken for sent.
 EVENTS_PAUSE = 2.0
 #: Verbs of the server's metric that change something.
@@ -66,6 +79,7 @@ WRITES = {"POST", "PUT", "PATCH", "APPLY", "DELETE"}
 SYSTEM, SCHEDULER, BURST = "tessera-system", "tessera-bench", "tessera-bench"
 #: Keeps the cluster's own pods away from the fake nodes, and the benchmark's pods on them.
 FAKE = "bench.tessera.dev/fake"
+PREFIX = "tessera-bench-"
 TAINT = {"key": FAKE, "value": "true", "effect": "NoSchedule"}
 
 
@@ -74,28 +88,41 @@ TAINT = {"key": FAKE, "value": "true", "effect": "NoSchedule"}
 
 async def fake_nodes(given: argparse.Namespace) -> None:
     """Kubelets, agents and a scheduler, until this process is ended."""
-    daemonset = next(each for each in install_manifests() if each["kind"] == "DaemonSet")
+    daemonset = next(each for each in _rendered(given.claims) if each["kind"] == "DaemonSet")
     container = daemonset["spec"]["template"]["spec"]["containers"][0]
     arguments: Sequence[str] = container["args"]
     variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     await run_nodes(
         given.kubeconfig,
-        nodes=f"{given.nodes}*{given.cards}xA100-40GB",
-        prefix="tessera-bench-",
+        nodes=f"{given.nodes * (1 + given.claims)}*{given.cards}xA100-40GB",
+        prefix=PREFIX,
         label=FAKE,
         taint=TAINT,
         folder=Path(given.folder),
         agent=lambda name: agent.parse_options(arguments, variables | {"NODE_NAME": name}),
         scheduler="" if given.scheduler else SCHEDULER,
+        by_claims=_claim_nodes(given),
+    )
+
+
+def _claim_nodes(given: argparse.Namespace) -> set[str]:
+    """The fake nodes whose agents give slices by claims: the second half."""
+    return (
+        {f"{PREFIX}node-{number}" for number in range(given.nodes + 1, 2 * given.nodes + 1)} if given.claims else set()
     )
 
 
 # Installing and removing
 
 
-def _manifests(address: str, port: int) -> Iterator[dict[str, Any]]:
+def _rendered(claims: bool) -> Sequence[dict[str, Any]]:
+    """What ``tessera install`` would apply."""
+    return list(render(InstallChoices(claim_driver=DRIVER if claims else "", dashboard=False)))
+
+
+def _manifests(address: str, port: int, *, claims: bool) -> Iterator[dict[str, Any]]:
     """``deploy/`` without its Deployments, its agents for the fake nodes; webhooks are called at this machine."""
-    for manifest in install_manifests():
+    for manifest in _rendered(claims):
         if manifest["kind"] in {"Deployment", "PodDisruptionBudget", "Service"}:
             continue
         if manifest["kind"] == "DaemonSet":
@@ -191,9 +218,10 @@ class Burst:
         client: the administrator.
         clock: the time.
         scheduler: who places the pods.
+        claims: as many nodes more give slices by claims.
     """
 
-    def __init__(self, client: Client, clock: Clock, scheduler: str) -> None:
+    def __init__(self, client: Client, clock: Clock, scheduler: str, *, claims: bool = False) -> None:
         self._client = client
         self._clock = clock
         self._scheduler = scheduler
@@ -202,35 +230,53 @@ class Burst:
         self._pods = Informer(client, PODS, clock=clock, rng=rng, namespace=BURST)
         self._objects = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
         self._nodes = Informer(client, NODES.as_dicts(), clock=clock, rng=rng, label_selector=FAKE)
+        self._published = Informer(client, RESOURCE_SLICES, clock=clock, rng=rng)
         self.watched = InformerGroup(self._pods, self._objects, self._nodes)
+        if claims:
+            self.watched = InformerGroup(self._pods, self._objects, self._nodes, self._published)
         self._pods.add_handler(self._pod_changed)
         self._sent: dict[str, float] = {}
-        self._reached: dict[str, dict[str, float]] = {"ungated": {}, "running": {}}
+        self._reached: dict[str, dict[str, float]] = {"ungated": {}, "bound": {}, "running": {}}
 
     def _pod_changed(self, event: WatchEvent[Pod]) -> None:
         pod, now = event.object, self._clock.monotonic()
         if not any(gate.name == GATE for gate in pod.spec.scheduling_gates):
             self._reached["ungated"].setdefault(pod.metadata.name, now)
+        if pod.spec.node_name:
+            self._reached["bound"].setdefault(pod.metadata.name, now)
         if pod.status.phase == "Running":
             self._reached["running"].setdefault(pod.metadata.name, now)
 
     async def nodes_joined(self, nodes: int) -> None:
-        """Waits until every fake node offers each profile of the mix."""
+        """Waits until every fake node offers each profile of the mix, or publishes its devices."""
         wanted = {resource_of(resource_spelling(profile)) for profile in MIX}
 
         def joined() -> bool:
-            ready = [each for each in self._nodes.cache.values() if wanted <= each["status"]["allocatable"].keys()]
+            parts = Counter(each["spec"]["nodeName"] for each in self._published.cache.values())
+            whole = {
+                each["spec"]["nodeName"]
+                for each in self._published.cache.values()
+                if parts[each["spec"]["nodeName"]] == each["spec"]["pool"]["resourceSliceCount"]
+            }
+            ready = [
+                each
+                for each in self._nodes.cache.values()
+                if wanted <= each["status"]["allocatable"].keys()
+                or (DEVICE_API_LABEL in each["metadata"]["labels"] and each["metadata"]["name"] in whole)
+            ]
             return len(ready) == nodes and len(self._objects.cache) == nodes
 
         await self.watched.wait_until(joined, TIMEOUT, f"{nodes} fake nodes offer slices")
 
-    async def run(self, limits: Sequence[Mapping[str, int]], settle: float) -> dict[str, float]:
-        """One burst; ``limits`` are those of each pod.
+    async def run(
+        self, limits: Sequence[Mapping[str, int]], settle: float, claims: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """One burst; ``limits`` are those of each pod, ``claims`` the templates of their claims.
 
         Returns:
             seconds by name, and per pod the API server's CPU (ms) and requests.
         """
-        self._sent, self._reached = {}, {"ungated": {}, "running": {}}
+        self._sent, self._reached = {}, {"ungated": {}, "bound": {}, "running": {}}
         await self._clock.sleep(settle)
         idle_cpu, _ = await self._server.read()
         began = self._clock.monotonic()
@@ -238,7 +284,7 @@ class Burst:
         before, requests = await self._server.read()
         idle = (before - idle_cpu) / (self._clock.monotonic() - began)
         began = self._clock.monotonic()
-        await self._each(len(limits), lambda n: self._create(n, limits[n]))
+        await self._each(len(limits), lambda n: self._create(n, limits[n], claims[n] if claims else ""))
         running = self._reached["running"]
         await self.watched.wait_until(lambda: len(running) == len(limits), TIMEOUT, f"{len(limits)} pods run")
         ran, started = await self._events_sent()
@@ -251,6 +297,7 @@ class Burst:
         figures = {
             "created pods/s": count / (max(self._sent.values()) - min(self._sent.values())),
             **self._quantiles("ungated"),
+            **self._quantiles("bound"),
             **self._quantiles("running"),
             "API server CPU ms a pod until it runs": (ran - before - idle * took) * 1000 / count,
             "API server CPU ms a pod, whole life": (after - before - idle * whole) * 1000 / count,
@@ -297,7 +344,7 @@ class Burst:
 
         await asyncio.gather(*(worker() for _ in range(CREATORS)))
 
-    async def _create(self, number: int, limits: Mapping[str, int]) -> None:
+    async def _create(self, number: int, limits: Mapping[str, int], template: str) -> None:
         container = {"name": "c", "image": "busybox", "command": ["sleep", "infinity"], "resources": {"limits": limits}}
         spec = {
             "schedulerName": self._scheduler,
@@ -307,6 +354,9 @@ class Burst:
             "tolerations": [{"key": FAKE, "operator": "Exists"}],
             "containers": [container],
         }
+        if template:
+            container["resources"] = {"claims": [{"name": "slice"}]}
+            spec["resourceClaims"] = [{"name": "slice", "resourceClaimTemplateName": template}]
         name = f"bench-{number}"
         self._sent[name] = self._clock.monotonic()
         await self._client.create(PODS.as_dicts(), {"metadata": {"name": name}, "spec": spec}, BURST)
@@ -320,7 +370,7 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
     clock = SystemClock()
     access = ClusterAccess(given.kubeconfig, clock)
     client = access("tessera-bench")
-    manifests = list(_manifests(given.address, given.port))
+    manifests = list(_manifests(given.address, given.port, claims=given.claims))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(access.close)
         await refuse_installed(client)
@@ -337,11 +387,14 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
             await stack.enter_async_context(process(*arguments))
         nodes = [f"--nodes={given.nodes}", f"--cards={given.cards}", f"--folder={folder}"]
         nodes += [f"--scheduler={given.scheduler}"] if given.scheduler else []
+        nodes += ["--claims"] if given.claims else []
         child = (__file__, "--kubeconfig", given.kubeconfig, "--only-nodes", *nodes)
         await stack.enter_async_context(process(*child))
-        burst = Burst(client, clock, given.scheduler or SCHEDULER)
+        burst = Burst(client, clock, given.scheduler or SCHEDULER, claims=given.claims)
         async with burst.watched.running():
-            await burst.nodes_joined(given.nodes)
+            await burst.nodes_joined(given.nodes * (1 + given.claims))
+            for profile in MIX if given.claims else ():
+                await client.create(RESOURCE_CLAIM_TEMPLATES, _template(profile), BURST)
             chosen = random.Random(given.seed).choices(list(MIX), list(MIX.values()), k=given.pods)
             runs = []
             for _ in range(given.runs):
@@ -350,12 +403,32 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
                 print("burst of pods with a slice", flush=True)
                 slices = await burst.run([{resource_of(name): 1} for name in chosen], given.settle)
                 runs.append({"plain": plain, "slices": slices})
+                if given.claims:
+                    print("burst of pods with a claim", flush=True)
+                    runs[-1]["claims"] = await burst.run(
+                        [{}] * given.pods, given.settle, list(map(_template_name, chosen))
+                    )
         return {"nodes": given.nodes, "cards": given.cards, "pods": given.pods, "runs": runs}
 
 
+def _template_name(profile: str) -> str:
+    return f"mig-{profile}"
+
+
+def _template(profile: str) -> dict[str, Any]:
+    """A template of claims for one slice of a profile."""
+    selector = {"cel": {"expression": f"device.attributes['{DRIVER}'].profile == '{profile}'"}}
+    asked = {
+        "name": "slice",
+        "exactly": {"deviceClassName": f"mig.{DRIVER.removeprefix('gpu.')}", "selectors": [selector]},
+    }
+    return {"metadata": {"name": _template_name(profile)}, "spec": {"spec": {"devices": {"requests": [asked]}}}}
+
+
 def _processes(given: argparse.Namespace) -> Iterator[tuple[str, Sequence[str]]]:
-    yield "webhook", (f"--port={given.port}", f"--extra-name={given.address}")
-    yield "controller", ("--identity=bench",)
+    claims = [f"--claim-driver={DRIVER}"] if given.claims else []
+    yield "webhook", (f"--port={given.port}", f"--extra-name={given.address}", *claims)
+    yield "controller", ("--identity=bench", *claims)
 
 
 async def refuse_installed(client: Client) -> None:
@@ -379,11 +452,16 @@ async def refuse_installed(client: Client) -> None:
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> None:
-    """Both bursts side by side, medians of the runs."""
-    print(f"{'':44}{'plain pods':>22}{'pods with a slice':>22}")
-    for name in dict.fromkeys(name for run in runs for group in ("slices", "plain") for name in run[group]):
-        cells = [[run[group][name] for run in runs if name in run[group]] for group in ("plain", "slices")]
+    """The bursts side by side, medians of the runs, and the ratios that tell what a slice or a claim costs."""
+    groups = [each for each in ("plain", "slices", "claims") if each in runs[0]]
+    heads = {"plain": "plain pods", "slices": "pods with a slice", "claims": "pods with a claim"}
+    print(f"{'':44}" + "".join(f"{heads[each]:>22}" for each in groups))
+    for name in dict.fromkeys(name for run in runs for group in reversed(groups) for name in run[group]):
+        cells = [[run[group][name] for run in runs if name in run[group]] for group in groups]
         print(f"{name:44}" + "".join(f"{_shown(values) if values else '-':>22}" for values in cells))
+    for name, over, under in RATIOS:
+        if over in groups:
+            print(f"{name}, {over} to {under}: {_shown([run[over][name] / run[under][name] for run in runs])}")
 
 
 def _shown(values: Sequence[float]) -> str:
@@ -412,6 +490,7 @@ def main() -> None:
         metavar="NAME",
         help="of the cluster, e.g. default-scheduler; without it the lab's scheduler runs beside the fake nodes",
     )
+    parser.add_argument("--claims", action="store_true", help="measure pods with ResourceClaims too")
     parser.add_argument("--address", default="127.0.0.1", help="where the API server reaches this machine")
     parser.add_argument("--port", type=int, default=19443, help="the webhook's")
     parser.add_argument("--json", type=Path, help="write all figures to this file")

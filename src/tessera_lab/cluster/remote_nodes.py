@@ -6,7 +6,7 @@ images and containers are simulated.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.cli.agent import node_satellites
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import Clock, SystemClock
@@ -86,6 +87,7 @@ async def run_nodes(
     folder: Path,
     agent: Callable[[str], AgentOptions],
     scheduler: str = "",
+    by_claims: Collection[str] = (),
 ) -> None:
     """Runs nodes until it is cancelled.
 
@@ -98,6 +100,7 @@ async def run_nodes(
         folder: folder of their files.
         agent: the options of a node's agent, by the node's name.
         scheduler: name of a scheduler that runs beside them; empty for none.
+        by_claims: names of the nodes, prefix included, whose agents give slices by ResourceClaims.
     """
     clock = SystemClock()
     access = ClusterAccess(kubeconfig, clock)
@@ -109,9 +112,8 @@ async def run_nodes(
             group.create_task(placing.run())
         for spec in parse_nodes(nodes):
             name = f"{prefix}{spec.name}"
-            node = maker.make_node(
-                msgspec.structs.replace(spec, name=name), labels={label: "true"}, taints=(dict(taint),)
-            )
+            labels = {label: "true"} | ({DEVICE_API_LABEL: DEVICE_API_DRA} if name in by_claims else {})
+            node = maker.make_node(msgspec.structs.replace(spec, name=name), labels=labels, taints=(dict(taint),))
             group.create_task(node.run())
             group.create_task(_run_agent(node, access, agent(name), folder, clock))
 
