@@ -78,7 +78,7 @@ def test_no_arrangement_leaves_the_card_less_fragmented(
 def test_the_ranking_covers_what_was_seen_best_first(table: CardTable) -> None:
     for held in LAYOUTS:
         table.add_state(occupancy_of(A100, held))
-    ranking = table.rank_states("3g.20gb").candidates
+    ranking = table.costs.rank_states("3g.20gb").candidates
     assert ranking == sorted(ranking)
     rooms = {state for _, _, _, state, _ in ranking}
     assert rooms == {
@@ -93,7 +93,7 @@ def test_of_cards_that_lose_alike_the_fullest_comes_first(table: CardTable, prof
     for held in LAYOUTS:
         table.add_state(occupancy_of(A100, held))
     alike: dict[float, list[int]] = {}
-    for cost, _, _, state, _ in table.rank_states(profile).candidates:
+    for cost, _, _, state, _ in table.costs.rank_states(profile).candidates:
         alike.setdefault(cost, []).append((~state & A100.full).bit_count())
     assert any(len(set(free)) > 1 for free in alike.values()), "some of them lose alike and are not equally full"
     assert all(free == sorted(free) for free in alike.values())
@@ -130,7 +130,7 @@ def test_a_state_that_comes_later_takes_its_place_in_the_rankings() -> None:
         if number % 7 == 0:
             growing.costs.rank_states("2g.10gb")
     assert growing.costs.rank_states("2g.10gb").states == whole.costs.rank_states("2g.10gb").states
-    assert growing.rank_states("2g.10gb").candidates == whole.rank_states("2g.10gb").candidates
+    assert growing.costs.rank_states("2g.10gb").candidates == whole.costs.rank_states("2g.10gb").candidates
 
 
 @given(st.sampled_from(LAYOUTS), st.sampled_from([name for name in A100.names if not name.endswith("+me")]))

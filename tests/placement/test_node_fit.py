@@ -212,3 +212,16 @@ def test_rules_are_compared_once_a_trial_however_many_cards_and_slices_there_are
     assert complete(fit_in_parts(fleet.node("n"), ["1g.5gb"] * 24, budget, spread=rules)) is not None
     trials = (10**6 - budget.remaining) // 10
     assert len(looked) <= len(rules) * (trials + 1)
+
+
+def test_slices_that_are_compared_with_most_go_first_so_a_contradiction_ends_the_search() -> None:
+    fleet = Fleet()
+    for number in range(8):
+        fleet.add_card("n", f"GPU-{number}", A100)
+    fleet.node("n").values = {f"GPU-{number}": {"root": str(number // 2)} for number in range(8)}
+    last = (13, 14, 15)
+    apart = tuple(CardRule((number, number + 1), distinct=True) for number in range(13))
+    budget = StepBudget(10**6)
+    rules = (*apart, CardRule(last, attribute="root"), CardRule(last, distinct=True))
+    assert complete(fit_in_parts(fleet.node("n"), ["1g.5gb"] * 16, budget, spread=rules)) is None
+    assert 10**6 - budget.remaining < 10_000, "three cards of a root that has two: seen at once, not after all others"

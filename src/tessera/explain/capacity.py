@@ -43,7 +43,8 @@ from tessera.explain.snapshot import ClusterView
 from tessera.placement.cards import SPARE_OF
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.moves import MOST_MOVES
-from tessera.placement.node_fit import fit_on_node
+from tessera.placement.node_fit import fit_in_parts
+from tessera.placement.step_budget import complete
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import (
     Blocker,
@@ -96,10 +97,8 @@ def obstacles_by_node(slicer: Slicer, pod: PodInfo) -> list[NodeObstacles]:
     fleet, objections = slicer.state.inventory.fleet, slicer.planner.objections(pod)
     able = {name: rules for name, rules in objections.items() if not missing_profiles(slicer, pod, name)}
     nodes = {node.name: node for node in fleet.emptiest_nodes()}
-    found = [
-        NodeObstacles(node=name, rules=rules, has_room=fit_on_node(nodes[name], pod.profiles) is not None)
-        for name, rules in able.items()
-    ]
+    fits = {name: complete(fit_in_parts(nodes[name], pod.profiles, spread=pod.spread)) for name in able}
+    found = [NodeObstacles(node=name, rules=rules, has_room=fits[name] is not None) for name, rules in able.items()]
     return sorted(found, key=lambda each: (each.count, len(each.rules), each.node))
 
 

@@ -1,5 +1,6 @@
 """Which cards of a node a slice may have beside those of other slices, where a demand compares their cards. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -58,6 +59,10 @@ class Comparison:
     def __init__(self, spread: CardSpread, values: Sequence[Mapping[str, str]]) -> None:
         self._spread = spread
         self._values = values
+
+    def count_compared(self) -> Counter[int]:
+        """Returns with how many others rules compare each slice: those with most go first, to meet contradictions."""
+        return Counter(each for rule in self._spread for each in rule.slices for _ in rule.slices[1:])
 
     def in_order(self, order: Sequence[int]) -> Sequence[OrderedRule]:
         """Returns the rules for a search that takes the slices in an order."""

@@ -277,14 +277,6 @@ class CardTable:
         """See :meth:`StateCosts.cost`."""
         return self.costs.cost(occupancy, pending, profile)
 
-    def rank_states(self, profile: str) -> Ranking:
-        """See :meth:`StateCosts.rank_states`."""
-        return self.costs.rank_states(profile)
-
-    def candidate(self, occupancy: int, pending: Pending, profile: str) -> Candidate | None:
-        """See :meth:`StateCosts.candidate`."""
-        return self.costs.candidate(occupancy, pending, profile)
-
 
 def _spans(slots: int, starts: int) -> list[int]:
     """Returns the slots of each instance, as bits: from its start to the next start or free slot."""

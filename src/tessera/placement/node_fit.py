@@ -34,6 +34,8 @@ REMEMBERED_DEMANDS = 4_096
 _STEPS = 300
 #: Cost of a trial in steps of :class:`tessera.placement.step_budget.StepBudget`.
 _WORK_A_STEP = 10
+#: Rules that cost as much as a trial without any.
+_RULES_A_STEP = 4
 #: Trials of one part of a search.
 _TRIALS_A_PART = 10
 
@@ -44,13 +46,6 @@ _Class = tuple[CardTable, int, Pending]
 _Mark = tuple[tuple[bool, str], ...]
 #: The cost of a division, and one card's index per profile; None if there is none.
 _Division = tuple[float, tuple[int, ...]] | None
-
-
-def fit_on_node(
-    node: FleetNode, profiles: Sequence[str], work: StepBudget | None = None, cost: Cost = CardTable.cost
-) -> tuple[float, tuple[FleetCard, ...]] | None:
-    """Divides as :func:`fit_in_parts`, without other work in between."""
-    return complete(fit_in_parts(node, profiles, work, cost))
 
 
 def fit_in_parts(
@@ -182,7 +177,9 @@ def _search(
     *,
     compared: Comparison | None = None,
 ) -> Parts[NodeFit]:
-    order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
+    ruled = compared.count_compared() if compared is not None else Counter[int]()
+    shares = {each: _share(cards, each) for each in profiles}
+    order = sorted(range(len(profiles)), key=lambda index: (-shares[profiles[index]], -ruled[index], profiles[index]))
     rules = compared.in_order(order) if compared is not None else ()
     search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost, steps, rules)
     paid = 0
@@ -233,6 +230,7 @@ class _NodeFitSearch:
         self._needed = [sum(smallest[depth:]) for depth in range(len(profiles))]
         self._most: dict[tuple[_Class, str], int] = {}
         self._usable: dict[_Class, int] = {}
+        self._weight = 1 + len(rules) // _RULES_A_STEP
         self.steps = 0
         self.best: tuple[float, tuple[int, ...]] | None = None
 
@@ -254,8 +252,8 @@ class _NodeFitSearch:
         for growth, index, name in self._choices(self._profiles[depth], marks):
             if self.steps > (_STEPS if self.best is not None else self._most_steps):
                 return
-            self.steps += 1
-            if self.steps % _TRIALS_A_PART == 0:
+            self.steps += self._weight
+            if self.steps % _TRIALS_A_PART < self._weight:
                 yield
             before = self._cards[index]
             self._cards[index] = (before[0], before[1], add_profile(before[2], name))
