@@ -67,9 +67,17 @@ def claim(name: str = "c", of: str = THREE, grant: Grant | None = None, **meta: 
 
 
 def user(
-    name: str, *used: str, at: float = 60, template: str = "", node: str = "", host: str = "", **status: Any
+    name: str,
+    *used: str,
+    at: float = 60,
+    template: str = "",
+    group: str = "",
+    node: str = "",
+    host: str = "",
+    **status: Any,
 ) -> Pod:
     entries = [{"name": each, "resourceClaimName": each} for each in used]
+    entries += [{"name": group, "podGroupResourceClaim": group}] if group else []
     entries += [{"name": "slice", "resourceClaimTemplateName": template}] if template else []
     hosts = {"kubernetes.io/hostname": host} if host else {}
     body = {
@@ -172,6 +180,11 @@ ROWS = {
         {"records": HELD},
     ),
     "unmade": Row([user("a", template="big")], "claim-not-made", ["slice is still to be made", "Template big"]),
+    "unmade of a group": Row(
+        [user("a", group="slice")],
+        "claim-not-made",
+        ["slice is still to be made from its PodGroup", "kubectl get podgroups.scheduling.k8s.io -n team"],
+    ),
     "quota": Row(
         [user("a", template="big")],
         "claim-quota",

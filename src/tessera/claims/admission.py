@@ -247,6 +247,8 @@ class ClaimReader(PodClaims):
         try:
             async with asyncio.timeout(_READ_TIME):
                 for each in claims[:_OF_A_POD]:
+                    if not each.resource_claim_name and not each.resource_claim_template_name:
+                        continue  # one of its PodGroup, which its status names once it is made
                     if self._are_ours(await self._read(request.namespace, each)):
                         return KnownClaims(ours=True)
         except (ApiError, ConnectionError, TimeoutError, ValueError) as error:

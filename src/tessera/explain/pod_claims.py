@@ -20,7 +20,7 @@ from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod, ResourceQuota
 from tessera.kube.resources.meta import key_of
 from tessera.reasons.reason import SharedClaim
-from tessera.reasons.words import verdict
+from tessera.reasons.words import name_profiles, verdict
 from tessera.text import list_names, one_line
 
 #: Ends the name of a quota on the devices of a class (``ResourceClaimsPerClass``, pkg/quota/v1/evaluator/core).
@@ -190,18 +190,21 @@ def _explain_unmade(view: ClusterView, pod: Pod, name: str) -> Explanation:
     message = failed[-1].message if failed else ""
     quotas = list(class_quotas(view.snapshot.quotas, pod.metadata.namespace))
     refused = "exceeded quota" in message
+    source, kind = f"ResourceClaimTemplate {template}", f"resourceclaimtemplate -n {pod.metadata.namespace} {template}"
+    if not template:
+        source, kind = "its PodGroup", f"podgroups.scheduling.k8s.io -n {pod.metadata.namespace}"
     named = [each for each in quotas if not message or f": {each.partition(':')[0].removeprefix('quota ')}," in message]
     steps = (
         ("delete claims that nobody needs, or ask an administrator for a larger quota",)
         if refused
         else (
-            f"see if the template exists: kubectl get resourceclaimtemplate -n {pod.metadata.namespace} {template}",
+            f"see if it exists: kubectl get {kind}",
             "kube-controller-manager makes the claim; if nothing changes, read its log",
         )
     )
     return Explanation(
         case="claim-quota" if refused else "claim-not-made",
-        verdict=f"waits: its claim {name} is still to be made from ResourceClaimTemplate {template}"
+        verdict=f"waits: its claim {name} is still to be made from {source}"
         + (", and a quota refuses it" if refused else ""),
         facts=(*(view.describe_event(each) for each in failed[-1:]), *(named if refused else quotas)[:_TOLD]),
         help=steps,
@@ -254,7 +257,7 @@ def profiles_of(view: ClusterView, claim: ResourceClaim) -> str:
     if found is None or not found.profiles:
         return _UNKNOWN
     counts = {each: found.profiles.count(each) for each in sorted(found.profiles)}
-    return ", ".join(f"{count} x {name}" for name, count in counts.items())
+    return ", ".join(f"{count} x {name_profiles([name])}" for name, count in counts.items())
 
 
 # Claims that are allocated

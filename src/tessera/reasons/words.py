@@ -248,7 +248,8 @@ def for_namespace(reason: R, namespace: str) -> R:
 
 def name_profiles(profiles: Iterable[str]) -> str:
     """``28 x 1g.5gb + 3g.20gb``."""
-    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(profiles).items())
+    counts = Counter(each.partition(" (")[0] for each in profiles).items()  # without a choice's digest
+    return " + ".join(name if count == 1 else f"{count} x {name}" for name, count in counts)
 
 
 def room_word(profiles: Iterable[str]) -> str:
@@ -258,7 +259,7 @@ def room_word(profiles: Iterable[str]) -> str:
 
 def _unknown(reason: UnknownProfile) -> str:
     if is_device_profile(reason.profile):
-        return f"no node has {reason.profile}"
+        return f"no node has {name_profiles([reason.profile])}"
     if not reason.known:
         return f'no card can make "{reason.profile}": no node has reported a card that is cut on demand'
     meant = f'; did you mean "{reason.closest}"?' if reason.closest else ";"

@@ -105,6 +105,7 @@ async def _reader(lab: Lab) -> AsyncIterator[Story]:
         ([by_template("absent"), named("absent")], False),
         ([named("absent"), named("ours")], True),
         ([{}], False),
+        ([{"podGroupResourceClaim": "g"}, by_template("ours")], True),
         ([named("../../secrets")], False),
         ([named("others")] * 8 + [named("ours")], False),  # a ninth is not read
     ],

@@ -186,7 +186,9 @@ class NodeInfo:
         """
         missing = sorted(set(devices) - self.resources)
         if missing:
-            yield NodeRule(RuleKind.NO_DEVICE, CLAIMS_OFFER if CLAIMS_OFFER in missing else missing[0])
+            yield NodeRule(
+                RuleKind.NO_DEVICE, CLAIMS_OFFER if CLAIMS_OFFER in missing else missing[0].partition(" (")[0]
+            )
         elif not devices and not self.offers_on_demand:
             yield NodeRule(RuleKind.NOT_ON_DEMAND)
         elif not devices and gives_by_claims(self.labels):

@@ -225,7 +225,8 @@ class Volume(Wire, frozen=True, kw_only=True):
 class PodClaim(Wire, frozen=True, kw_only=True):
     """A claim of devices (dynamic resource allocation), by its name in the pod.
 
-    It names a ResourceClaim, or a template from which one is made for this pod; the pod's status names that one.
+    It names a ResourceClaim, or a template from which one is made for this pod; or neither, if one is made for the
+    PodGroup of the pod (KEP 5729, Kubernetes 1.36). The pod's status names the claim that was made.
     """
 
     name: str = ""
