@@ -10,7 +10,7 @@ from tests.observe.conftest import GIB, card, lease, mig_card
 from tests.provisioning.conftest import make_node, offering
 
 from tessera.access.agent_pages import FleetUsage
-from tessera.api.instaslice import ForeignSlice
+from tessera.api.instaslice import ForeignSlice, Position, ProfilePlacements
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
 from tessera.api.nodes.node_topology import JoinedCard, NodeTopology
 from tessera.api.nodes.silence import SilentNode
@@ -28,6 +28,7 @@ from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.fleet_map import count_waiting
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod
+from tessera.mig.names import CLAIMED_SHARE
 from tessera.observe.queue_reading import told_rows
 
 #: A slice that others made, as the record and as the agent have it.
@@ -300,6 +301,18 @@ def test_a_card_whose_agent_is_silent_is_drawn_from_the_records() -> None:
     summary = documents["summary"]
     assert isinstance(summary, SummaryDocument)
     assert (summary.nodes, summary.cards, summary.silent, summary.held) == (1, 1, 1, 0.5)
+
+
+def test_a_card_in_shares_whose_agent_is_silent_is_a_card_in_shares() -> None:
+    """The record does not tell time slices from MPS, so the page does not either."""
+    places = tuple(Position(size=1, start=start) for start in range(4))
+    table = {CLAIMED_SHARE: ProfilePlacements(placements=places, gi_profile_id=-1, ci_profile_id=-1)}
+    known = cards(("a", CLAIMED_SHARE, 1, 1, "created"))
+    resources = msgspec.structs.replace(known.status.node_resources, mig_placement=table)
+    known = msgspec.structs.replace(known, status=msgspec.structs.replace(known.status, node_resources=resources))
+    fleet = FleetUsage(failures=(SilentNode(node="n1", reason="gone"),))
+    card = card_of(make_documents(fleet, [], [known]), "card/n1/GPU-0")
+    assert (card.silent, card.kind, card.replicas, card.held) == (True, "shares", 4, 0.25)
 
 
 def test_simulated_cards_stay_so_while_their_agent_is_silent() -> None:

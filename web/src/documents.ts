@@ -126,7 +126,10 @@ export interface Card {
   leases?: Lease[];
   /** What more would fit, each alone: slices by profile, `gpu` for the whole card, `share` for shares. */
   free?: Record<string, number>;
-  /** Its offer, `slice` (on demand), `mig`, `whole`, `time-slicing`, `mps`; empty if not offered. */
+  /**
+   * Its offer, `slice` (on demand), `mig`, `whole`, `time-slicing`, `mps`, of a silent card `shares` of either; empty
+   * if not offered.
+   */
   kind?: string;
   /** Shares of the card, or of each of its MIG devices. */
   replicas?: number;

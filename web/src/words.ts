@@ -169,6 +169,8 @@ export function kindName(card: Card): string {
       return "whole";
     case "time-slicing":
       return inMig ? `fixed MIG, ${shares} time slices each` : `${shares} time slices`;
+    case "shares":
+      return `${shares} shares`;
     case "mps":
       return inMig ? `fixed MIG, ${shares} MPS shares each` : `${shares} MPS shares`;
     default:

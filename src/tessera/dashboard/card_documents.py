@@ -155,7 +155,6 @@ def _cards(usage: NodeUsage, mapped: Mapping[str, MappedCard]) -> Iterator[CardD
 
 def _silent_card(node: str, card: MappedCard) -> CardDocument:
     """A card on record; nothing new is promised on it meanwhile."""
-    whole = card.kind == "whole"
     return CardDocument(
         node=node,
         index=card.index,
@@ -163,10 +162,11 @@ def _silent_card(node: str, card: MappedCard) -> CardDocument:
         model=card.model,
         mig=card.kind in {"slice", "mig"},
         slots=card.slots,
-        held=card.used / card.slots if card.slots else float(whole and bool(card.holders)),
+        held=card.used / card.slots if card.slots else min(1.0, sum(each.share for each in card.holders)),
         tiles=tuple(_recorded(tile) for tile in card.tiles if tile.state != "deleted"),
         leases=tuple(map(_recorded_lease, card.holders)),
-        kind="time-slicing" if card.kind == "shares" else card.kind,
+        kind=card.kind,
+        replicas=card.replicas,
         silent=True,
     )
 

@@ -141,7 +141,8 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         tiles: its MIG devices by their place.
         leases: what containers hold of the card itself.
         free: what more would fit, each alone: slices by profile, ``gpu`` for the whole card, ``share`` for shares.
-        kind: its offer, ``slice`` (on demand), ``mig``, ``whole``, ``time-slicing``, ``mps``; empty if not offered.
+        kind: its offer, ``slice`` (on demand), ``mig``, ``whole``, ``time-slicing``, ``mps``, of a
+            silent card ``shares`` of either; empty if not offered.
         replicas: shares of the card, or of each of its MIG devices.
         health: its state and evidence; None for a card that is well.
         silent: True if the node's agent does not answer: what is shown are Tessera's records.
