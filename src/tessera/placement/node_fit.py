@@ -178,8 +178,7 @@ def _search(
     compared: Comparison | None = None,
 ) -> Parts[NodeFit]:
     ruled = compared.count_compared() if compared is not None else Counter[int]()
-    shares = {each: _share(cards, each) for each in profiles}
-    order = sorted(range(len(profiles)), key=lambda index: (-shares[profiles[index]], -ruled[index], profiles[index]))
+    order = sorted(range(len(profiles)), key=lambda n: (-_share(cards, profiles[n]), -ruled[n], profiles[n]))
     rules = compared.in_order(order) if compared is not None else ()
     search = _NodeFitSearch(list(cards), [profiles[index] for index in order], cost, steps, rules)
     paid = 0

@@ -225,8 +225,7 @@ class Volume(Wire, frozen=True, kw_only=True):
 class PodClaim(Wire, frozen=True, kw_only=True):
     """A claim of devices (dynamic resource allocation), by its name in the pod.
 
-    It names a ResourceClaim, or a template from which one is made for this pod; or neither, if one is made for the
-    PodGroup of the pod (KEP 5729, Kubernetes 1.36). The pod's status names the claim that was made.
+    It names a ResourceClaim, or a template; or neither, for one of its PodGroup. Its status names the one that is made.
     """
 
     name: str = ""
