@@ -100,7 +100,7 @@ def test_the_demo_can_stay_and_every_line_that_it_suggests_works(temporary: Path
     shown = run.stdout.splitlines()
     assert shown.index(page[0]) < shown.index("$ tessera map"), "the page's address comes before the story"
     assert "Three things to try" in run.stdout
-    kinds = {"slice", "mig", "time-slicing", "whole"}
+    kinds = {"slice", "mig", "time", "whole"}
     cluster.eventually(lambda: kinds <= set(cluster.tessera("top", "--once").split()))
     assert cluster.get("deployment", "vllm")["status"]["readyReplicas"] == 1
     again = demo(temporary, "--keep", TESSERA_LAB=str(lab_folder))

@@ -67,7 +67,7 @@ SILENT: dict[str, tuple[Node | None, list[Pod], bool, Silence, str, float, str]]
     "no pod, by the object": (node(), [], True, Silence.NO_AGENT, MISSING, 0.0, "kubectl label node n1"),
     "no pod, marked": (node(READY, MARKED), [], False, Silence.NO_AGENT, MISSING, STAMP, "kubectl label node n1"),
     "no pod since it joined": (node(labels=GPU), [], False, Silence.NEVER_RAN, "none was since it joined", STAMP,
-                               "taints"),
+                               "taints: kubectl describe daemonset -n tessera-system tessera-agent; tessera doctor"),
     "a tenant's pod is none": (node(notes=CARDS), [agent(ready=True, owner="other")], False, Silence.NO_AGENT, MISSING,
                                0.0, ""),
     "another namespace's pod is none": (node(notes=CARDS), [agent(ready=True, namespace="team")], False,

@@ -222,6 +222,7 @@ def _no_agent(node: Node, ran: bool) -> SilentNode:
         since=_since(marked) if ran else parse_time_or_zero(node.metadata.creation_timestamp),
         next=f"compare the DaemonSet's selector and tolerations with the node's labels and taints: kubectl describe"
         f" daemonset -n {SYSTEM_NAMESPACE} {AGENT_DAEMON_SET[-1]}"
+        + ("" if ran else "; tessera doctor says whether Tessera is installed")
         if brings_agent(node.metadata.labels)
         else f"no label brings an agent to it: kubectl label node {name} nvidia.com/gpu.present=true",
     )
