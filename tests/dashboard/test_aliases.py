@@ -11,6 +11,7 @@ from tessera.api.nodes.node_topology import JoinedCard, NodeTopology
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
 from tessera.api.queues import Queue
+from tessera.controller.cluster.storage import NodeModels
 from tessera.dashboard.aliases import Aliases, Objects
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
@@ -198,6 +199,14 @@ def test_a_tenant_sees_its_own_pods_in_the_queue_and_aliases_for_those_before_th
 
 def test_who_sees_everything_sees_the_queue_as_it_is() -> None:
     assert Aliases(FULL, REDACTOR).hide_queue(QUEUE) is QUEUE
+
+
+def test_the_models_of_nodes_name_no_node_that_the_reader_may_not_see() -> None:
+    order = OrderObjects(models=[NodeModels("n1", frozenset({"llama"}))])
+    objects = Objects(now=0.0, pods=(), nodes=(), instaslices=(), order=order)
+    (shown,) = Aliases(Visibility(namespaces=frozenset({"team-a"})), REDACTOR).hide(objects).order.models
+    assert shown == NodeModels(REDACTOR.node("n1"), frozenset({"llama"}))
+    assert list(Aliases(FULL, REDACTOR).hide(objects).order.models) == list(order.models)
 
 
 def test_a_queue_names_no_namespace_that_the_reader_may_not_see() -> None:

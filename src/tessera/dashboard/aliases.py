@@ -77,7 +77,7 @@ class Aliases:
         )
 
     def _order(self, order: OrderObjects) -> OrderObjects:
-        """Returns the objects that order the pods of visible namespaces, without the names of other namespaces."""
+        """Returns the objects that order the pods of visible namespaces, without the names of others, and of nodes."""
         groups = order.pod_groups
         return OrderObjects(
             namespaces=[each for each in order.namespaces if self._visible(each.metadata.name)],
@@ -86,6 +86,7 @@ class Aliases:
             ],
             pod_groups=groups and {key: size for key, size in groups.items() if self._visible(key.partition("/")[0])},
             last_gates=order.last_gates,
+            models=[_replace(each, node=self._node(each.node)) for each in order.models],
         )
 
     def _lists(self, entry: str) -> bool:

@@ -1,21 +1,24 @@
-"""The objects that decide on the order of waiting pods, and on who places whole cards.
+"""The objects that decide on the order of waiting pods, on who places whole cards, and on places.
 
 Labels of namespaces name queues and give whole cards to Tessera, Queues share the cards, PodGroups state the sizes of
-gangs. A user may lack the right to read some: what is missing counts as not there.
+gangs, LocalModelNodes the models of nodes. A user may lack the right to read some: what is missing counts as not there.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tessera.api.names import LAST_GATES
+from tessera.api.names import LAST_GATES, MODEL_LABEL
 from tessera.api.pods.gangs import POD_GROUP_LABEL, POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, Queue, read_queue
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import NAMESPACES, Namespace, Pod
 from tessera.kube.resources.meta import Resource
+
+if TYPE_CHECKING:
+    from tessera.controller.cluster.storage import NodeModels
 
 T = TypeVar("T")
 
@@ -29,12 +32,14 @@ class OrderObjects:
         queues: the Queue objects.
         pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
         last_gates: gates whose owners exist in the cluster and go after Tessera.
+        models: the models that KServe has brought to nodes; read only if a pod names one.
     """
 
     namespaces: Sequence[Namespace] = ()
     queues: Sequence[Queue] = ()
     pod_groups: Mapping[str, int] | None = None
     last_gates: frozenset[str] = frozenset()
+    models: "Sequence[NodeModels]" = ()
 
 
 async def read_order_lists(client: Client) -> OrderObjects:
@@ -44,19 +49,20 @@ async def read_order_lists(client: Client) -> OrderObjects:
 
 
 async def read_order_objects(client: Client, pods: Iterable[Pod], lists: OrderObjects | None = None) -> OrderObjects:
-    """Reads the objects; PodGroups and owners of gates only if a gated pod names one.
+    """Reads the objects; PodGroups, owners of gates and models only if a pod names one.
 
     Args:
         client: the user's client.
         pods: pods of the cluster.
         lists: what :func:`read_order_lists` has read; None to read it now.
     """
-    found, groups, gates = await asyncio.gather(
+    found, groups, gates, models = await asyncio.gather(
         read_order_lists(client) if lists is None else asyncio.sleep(0, lists),
         read_pod_groups(client, pods),
         read_last_gates(client, pods),
+        read_node_models(client, pods),
     )
-    return replace(found, pod_groups=groups, last_gates=gates)
+    return replace(found, pod_groups=groups, last_gates=gates, models=models)
 
 
 async def read_pod_groups(client: Client, pods: Iterable[Pod]) -> Mapping[str, int] | None:
@@ -74,6 +80,16 @@ async def read_last_gates(client: Client, pods: Iterable[Pod]) -> frozenset[str]
     """The gates of these pods that go after Tessera's, and whose owners the cluster has."""
     named = {each.name for pod in pods for each in pod.spec.scheduling_gates} & LAST_GATES.keys()
     return frozenset([gate for gate in sorted(named) if await client.serves(LAST_GATES[gate])])
+
+
+async def read_node_models(client: Client, pods: Iterable[Pod]) -> "Sequence[NodeModels]":
+    """The models that KServe has brought to nodes; read only if a pod names one."""
+    if not any(MODEL_LABEL in pod.metadata.labels for pod in pods):
+        return ()
+    from tessera.handover.local_models import LOCAL_MODEL_NODES, read_models  # few clusters have any
+
+    items = await _list(client, LOCAL_MODEL_NODES)
+    return [found for each in items if (found := read_models(each)) is not None]
 
 
 async def _list(client: Client, resource: Resource[T]) -> Sequence[T]:

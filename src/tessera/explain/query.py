@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tessera.access.agent_pages import read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import GATE, INSTASLICE_NAMESPACE, MODEL_LABEL, SYSTEM_NAMESPACE
+from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import NodeUsage
@@ -50,7 +50,6 @@ from tessera.kube.resources.meta import Resource
 from tessera.limits.settings import NAMES_COMPARED
 
 if TYPE_CHECKING:
-    from tessera.controller.cluster.storage import NodeModels
     from tessera.explain.claim_objects import ClaimObjects
     from tessera.explain.workloads import WorkloadState
     from tessera.provisioning.milestones import ProvisioningRecord
@@ -361,7 +360,6 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
     }
     listed_pods = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
     order = await read_order_objects(client, listed_pods, lists)
-    models = await _read_models(client) if pod is not None and MODEL_LABEL in pod.metadata.labels else ()
     return Snapshot(
         now=clock.now(),
         pods=listed_pods if pod is None else _add_pod(listed_pods, pod),
@@ -372,15 +370,7 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         quotas=quotas[0],
         forbidden=frozenset(forbidden),
         order=order,
-        models=models,
     )
-
-
-async def _read_models(client: Client) -> "Sequence[NodeModels]":
-    from tessera.handover.local_models import LOCAL_MODEL_NODES, read_models  # few clusters have any
-
-    items, _ = await _list_allowed(client, LOCAL_MODEL_NODES)
-    return [found for each in items if (found := read_models(each)) is not None]
 
 
 async def _list_pods(client: Client, node: str) -> tuple[Sequence[Pod], bool]:

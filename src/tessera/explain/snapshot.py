@@ -29,7 +29,6 @@ from tessera.mig.names import is_device_profile
 from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
-    from tessera.controller.cluster.storage import NodeModels
     from tessera.controller.objects.pod_info import PodInfo
     from tessera.controller.slicing.slicer import Slicer
     from tessera.explain.claim_objects import ClaimObjects
@@ -86,7 +85,6 @@ class Snapshot:
         page: the controller's queue; None if the user may not read it, or no controller answers.
         claims: what decides on ResourceClaims; None if nothing in question has any, or nobody may read them.
         pages: pages of agents, for pods with several cards.
-        models: the models that KServe has brought to nodes; read for a pod with such a model only.
         unanswered: nodes whose agents did not answer this reader.
     """
 
@@ -107,7 +105,6 @@ class Snapshot:
     page: QueuePage | None = None
     claims: "ClaimObjects | None" = None
     pages: Sequence[NodeUsage] = ()
-    models: "Sequence[NodeModels]" = ()
     unanswered: Sequence[SilentNode] = ()
 
     @property
@@ -158,7 +155,7 @@ class ClusterView:
             queues=snapshot.order.queues,
             last_gates=snapshot.order.last_gates,
             claims=snapshot.claims if snapshot.plans_claims else None,
-            models=snapshot.models,
+            models=snapshot.order.models,
         )
 
     def read_pod(self, pod: Pod) -> "PodInfo":
