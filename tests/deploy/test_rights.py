@@ -46,7 +46,7 @@ MADE_OF = {
     "tessera-dashboard": (
         "dashboard",
         "access",
-        *("access/page_reader.py", "access/reviewer.py", "explain/order_objects.py", "kueue/positions.py"),
+        *("access/page_reader.py", "access/reviewer.py", "explain/order_objects.py", "kueue/waiting_workloads.py"),
     ),
 }
 #: Where the rights of a process stand, if not in deploy/.
