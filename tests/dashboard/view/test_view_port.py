@@ -349,8 +349,9 @@ async def test_an_answer_is_complete_if_its_reader_may_list_what_it_rests_on() -
 
 async def test_the_pages_prometheus_is_told_to_the_doctor() -> None:
     async with StandIn().serve() as stand_in:
-        values = [(SystemClock().now(), "1")]
-        stand_in.answer = lambda form: web.Response(body=matrix(*([] if "busy" in form["query"] else [values])))
+        stand_in.answer = lambda form: web.Response(
+            body=matrix() if "busy" in form["query"] else matrix([(int(form["start"]), "1")])
+        )
         async with served(Prometheus(stand_in.url)) as view:
             client = in_process_client(view.cluster.server, SystemClock(), "doctor", "system:masters")
             assert (await read_facts(client, SystemClock(), "team")).past is None, "the page's pod names none"
