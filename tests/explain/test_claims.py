@@ -17,7 +17,6 @@ from tessera.clock import rfc3339
 from tessera.dra.claims import DeviceClass, ResourceClaim
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.explain import claims, pod_claims
-from tessera.explain.asked_object import parse_query
 from tessera.explain.claim_objects import ClaimObjects
 from tessera.explain.claims import explain_claim
 from tessera.explain.explanation import Explanation
@@ -310,9 +309,3 @@ def test_the_controllers_page_is_believed_with_its_position(forbidden: Sequence[
     assert found.case == "full"
     assert "it requests 3g.20gb" in found.facts
     assert any("position 2 of 3" in each for each in found.facts), found.facts
-
-
-@pytest.mark.parametrize("text", ["claim/c", "claims/c", "resourceclaim/c", "resourceclaims.resource.k8s.io/c"])
-def test_a_claim_is_asked_about_by_any_name_of_its_kind(text: str) -> None:
-    query = parse_query(text)
-    assert (query.kind, query.name) == ("claim", "c")

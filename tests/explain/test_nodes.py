@@ -15,7 +15,6 @@ from tessera.api.nodes.silence import SilentNode
 from tessera.clock import rfc3339
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.nodes.node_status import encode_status
-from tessera.explain.asked_object import Query, parse_query
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 from tessera.explain.nodes import AGENT_NODE_LABELS, explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot
@@ -400,11 +399,6 @@ def test_who_may_not_see_pods_is_told_so() -> None:
     found = answer(node(HEALTHY, IN_FORCE), pods=(), unseen=("pods",))
     assert found.case == "as-configured"
     assert any("may not list pods" in each for each in found.facts)
-
-
-@pytest.mark.parametrize("text", ["node/n1", "nodes/n1", "no/n1", "Node/n1"])
-def test_a_node_is_asked_for_as_kubectl_names_it(text: str) -> None:
-    assert parse_query(text) == Query("node", "n1")
 
 
 @pytest.mark.parametrize(

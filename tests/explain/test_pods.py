@@ -808,6 +808,12 @@ def test_a_workload_names_at_most_three_pods() -> None:
         ("rs/web-1", "replicaset", "web-1"),
         ("sts/db", "statefulset", "db"),
         ("Jobs/train", "job", "train"),
+        *((f"{kind}/c", "cronjob", "c") for kind in ("cronjob", "cj", "cronjobs.batch")),
+        *((f"{kind}/n1", "node", "n1") for kind in ("node", "nodes", "no", "Node")),
+        *(
+            (f"{kind}/c", "claim", "c")
+            for kind in ("claim", "claims", "resourceclaim", "resourceclaims.resource.k8s.io")
+        ),
     ],
 )
 def test_what_may_be_asked(text: str, kind: str, name: str) -> None:

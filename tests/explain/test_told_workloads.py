@@ -4,7 +4,6 @@ import msgspec
 import pytest
 from tests.explain.test_pods import NOW, pod
 
-from tessera.explain.asked_object import parse_query
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, cron_job, explain_workload
@@ -49,8 +48,3 @@ def test_a_cron_job_has_the_pods_of_its_jobs_that_have_not_ended(
     found = cron_job(item, jobs)
     assert (found.kind, found.name, found.desired, found.suspended) == ("cronjob", "c", desired, suspended)
     assert found.controller_uids == {"cron", *(each.metadata.uid for each in jobs)}
-
-
-@pytest.mark.parametrize("text", ["cronjob/c", "cj/c", "cronjobs.batch/c"])
-def test_a_cron_job_is_named_as_in_kubectl(text: str) -> None:
-    assert parse_query(text).kind == "cronjob"

@@ -1,4 +1,4 @@
-"""The cluster of an experiment leaves no task, file or thread behind."""
+"""What one experiment of one sample comes to, and that its cluster leaves no task, file or thread behind."""
 
 import tempfile
 from pathlib import Path
@@ -11,7 +11,12 @@ from tessera_lab.experiments.scenarios import PUBLIC
 
 
 @pytest.mark.parametrize("operator", [UPSTREAM, OURS])
-def test_files_of_a_world_go_with_it(operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_world_go_with_it_and_its_first_reset_does_not_count(
+    operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    policy_reset(PUBLIC, 1, operator=operator, make=ENTRYPOINT)
+    told = policy_reset(PUBLIC, 1, operator=operator, make=ENTRYPOINT)
     assert not list(tmp_path.iterdir())
+    (sample,) = told.samples
+    assert told.first is not None
+    assert told.first > sample, "the first reset pulls images, and does not count"

@@ -30,13 +30,6 @@ FIVE = [
 ]
 
 
-def test_the_first_reset_pulls_images_and_does_not_count() -> None:
-    told = policy_reset(PUBLIC, 1, operator=UPSTREAM, make=ENTRYPOINT)
-    assert told.first is not None
-    assert told.first > max(told.samples)
-    assert len(told.samples) == 1
-
-
 #: Seconds that a step saves at least and at most where chance has no part. A poll costs up to its interval each time
 #: that one is behind another; of the probe's 60 s, what the driver itself needs is no wait.
 BOUNDS: dict[str, tuple[float, float]] = {

@@ -13,7 +13,6 @@ from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import advise
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments.autoscaling import AutoscalingRun, AutoscalingSettings, simulate_autoscaling
-from tessera_lab.experiments.runs import OURS
 from tessera_lab.experiments.scenarios import BUILT, PUBLIC, ArticleScenario
 from tessera_lab.simulation.cost_model import CostModel
 
@@ -84,21 +83,6 @@ def test_with_the_label_precompiled_drivers_keep_a_short_provision_time_where_th
         AutoscalingSettings(scenario=scenario, timers=SHORT_PROVISION, costs=QUICK, hours=ENOUGH), ENTRYPOINT
     )
     assert (told.timed_out, told.made, told.lost, len(told.ran)) == (timed_out, 1, 0, 1)
-
-
-def test_with_tesseras_order_of_steps_the_same_timers_hold() -> None:
-    told = simulate_autoscaling(
-        AutoscalingSettings(
-            scenario=PUBLIC,
-            timers=AutoscalerTimers(max_node_provision=300, unneeded=300, delay_after_add=300),
-            operator=OURS,
-            tainted=True,
-            maximum=4,
-            hours=ENOUGH,
-        ),
-        ENTRYPOINT,
-    )
-    assert (told.made, told.lost, told.timed_out, len(told.ran)) == (1, 0, 0, 1)
 
 
 @pytest.fixture(scope="module")
