@@ -25,7 +25,7 @@ from tessera.api.names import (
 from tessera.claims.controller.claim_allocations import FINALIZER
 from tessera.cli.controller import parse_options
 from tessera.clock import SystemClock
-from tessera.controller.main.run import run as run_controller
+from tessera.controller.main import run as run_controller
 from tessera.doctor.manifests import install_manifests
 from tessera.dra.allocation import select_node
 from tessera.dra.devices import Pool

@@ -26,7 +26,7 @@ from tessera.driver.nodes.node_facts import RECORD_ANNOTATION, read_node_facts
 from tessera.driver.nodes.pod_facts import read_node_pods
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterSnapshot
-from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
+from tessera.driver.policies import PolicyObjects, select_policy
 from tessera.driver.rollout.node_view import DesiredDriver, read_node_view
 from tessera.kube.client.codec import ChangeLine, Codec
 from tessera.kube.resources import Node, Pod

@@ -20,7 +20,7 @@ from tessera.agent.base.node_conditions import bound_messages, conditions_manife
 from tessera.agent.config import ConfigMapFiles, select_layout, select_profile
 from tessera.agent.node_status.node_facts import sharing_condition
 from tessera.api.documents import load_document
-from tessera.api.mig_layouts.layouts_file import MigCard, resolve_targets
+from tessera.api.mig_layouts import MigCard, resolve_targets
 from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers
 from tessera.api.pods.requirements import KEYS, RequirementError, requirements_of
 from tessera.api.problems import FileRefused
@@ -30,7 +30,7 @@ from tessera.api.sharing.profile import MigStrategy
 from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
 from tessera.driver.nodes.node_facts import parse_upgrade_record, referenced_sets
-from tessera.driver.policies.policy_selection import PolicyObjects, decode_policies, select_policy
+from tessera.driver.policies import PolicyObjects, decode_policies, select_policy
 from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.limits.messages import CONDITION_MESSAGE

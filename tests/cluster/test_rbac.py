@@ -18,7 +18,7 @@ from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.api.pods.gangs import POD_GROUPS
 from tessera.api.queues import QUEUES
-from tessera.controller.defaults.default_settings import RECORD
+from tessera.controller.defaults import RECORD
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS

@@ -18,7 +18,7 @@ from tessera.cli.main import COMMANDS
 from tessera.controller.leadership.satellite import ControllerOptions
 from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
 from tessera.driver.manifests.configs import CLUSTER_PROXY
-from tessera.driver.policies.policy_selection import CONFIG_MAP as POLICIES_CONFIG_MAP
+from tessera.driver.policies import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.registry.resolver import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.forecast.history_text import HISTORY_NAME

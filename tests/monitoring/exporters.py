@@ -27,7 +27,7 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import QUOTA_RESOURCE, PodUid
 from tessera.clock import LoopClock
 from tessera.controller.base import ControllerMetrics
-from tessera.controller.main.run import FleetCollector
+from tessera.controller.main import FleetCollector
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.coverage.report import CoverageReport, KernelCoverage
 from tessera.driver.driver_sets import PoolKey

@@ -15,7 +15,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Transport
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
 from tessera.webhook.base import WebhookOptions
-from tessera.webhook.main.run import WebhookReplica
+from tessera.webhook.main import WebhookReplica
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -36,7 +36,7 @@ from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, Des
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.state_file import StateFile
-from tessera.api.mig_layouts.layouts_file import LayoutEntry, MigLayouts, parse_layouts
+from tessera.api.mig_layouts import LayoutEntry, MigLayouts, parse_layouts
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.nodes.repairs import REPAIRS_KEY, Repairs, parse_repairs
 from tessera.api.problems import FileRefused

@@ -281,7 +281,7 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> A
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
     from tessera.clock import SystemClock
-    from tessera.controller.main.run import run
+    from tessera.controller.main import run
 
     async with connect("tessera-controller", kubeconfig, context) as client:
         await run(options, client, SystemClock())

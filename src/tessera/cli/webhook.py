@@ -105,7 +105,7 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> A
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
     from tessera.clock import SystemClock
-    from tessera.webhook.main.run import run
+    from tessera.webhook.main import run
 
     async with connect("tessera-webhook", kubeconfig, context) as client:
         await run(options, client, SystemClock())

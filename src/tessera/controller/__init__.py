@@ -1,1 +1,1 @@
-"""The controller process: decides where slices go. Start it with :func:`tessera.controller.main.run.run`."""
+"""The controller process: decides where slices go. Start it with :func:`tessera.controller.main.run`."""

@@ -31,7 +31,7 @@ from tessera.driver.nodes.pod_facts import DriverPodProgress, NodePods
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, written_node
 from tessera.driver.planning.strategy import BuildRequests, StrategyInputs, image_queries
-from tessera.driver.policies.policy_selection import PolicySelection, PolicyWatcher
+from tessera.driver.policies import PolicySelection, PolicyWatcher
 from tessera.driver.registry.image_lookups import ImageLookups, ImagePullFailures
 from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import RolloutExecutor

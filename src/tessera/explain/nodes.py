@@ -304,7 +304,7 @@ def _gives_cards_by_claims(node: Node) -> bool:
     labels, reported = node.metadata.labels, OFFERS_ANNOTATION in node.metadata.annotations
     if not gives_by_claims(labels) or not reported or _offers(node) != ((), ""):
         return False
-    from tessera.api.mig_layouts.layouts_file import DISABLED  # few nodes need all layouts
+    from tessera.api.mig_layouts import DISABLED  # few nodes need all layouts
 
     return labels.get(MIG_CONFIG_LABEL, DISABLED) == DISABLED
 

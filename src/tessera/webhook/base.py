@@ -132,7 +132,7 @@ PATHS = (REVIEW_PATH, TEMPLATE_PATH, MANAGED_PATH, MANAGED_TEMPLATE_PATH, WORKLO
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookOptions:
-    """Options of :func:`tessera.webhook.main.run.run`.
+    """Options of :func:`tessera.webhook.main.run`.
 
     Attributes:
         namespace: the deployment's namespace, which has the Secret.

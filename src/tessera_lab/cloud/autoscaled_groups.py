@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from tessera.api.mig_layouts.layouts_file import DISABLED
+from tessera.api.mig_layouts import DISABLED
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.limits.messages import ECHOED
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler

@@ -30,7 +30,7 @@ from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
 from tessera.clock import Clock
 from tessera.controller.leadership.satellite import ControllerOptions
-from tessera.controller.main.run import run as run_controller
+from tessera.controller.main import run as run_controller
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.doctor.manifests import install_manifests, page_manifests
 from tessera.driver.satellite import DriverSatellite
@@ -43,7 +43,7 @@ from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.replay.service import NO_RECORDS, fetch_records
 from tessera.webhook.base import WebhookOptions
-from tessera.webhook.main.run import WebhookReplica
+from tessera.webhook.main import WebhookReplica
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.process_logs import enter_container

@@ -19,7 +19,7 @@ from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.events import LayoutState, LayoutStatus
 from tessera.agent.mig_config.executor import LayoutJournal, MigExecutor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
-from tessera.api.mig_layouts.layouts_file import parse_layouts
+from tessera.api.mig_layouts import parse_layouts
 from tessera.clock import LoopClock
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import Pod

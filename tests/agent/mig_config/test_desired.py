@@ -10,7 +10,7 @@ from tessera.agent.inventory.card_ownership import CardOwner, CardShares
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.mig_config.events import CardGoal
 from tessera.agent.mig_config.reconciler import RejectedLayout, ResolvedLayout, resolve_layout
-from tessera.api.mig_layouts.layouts_file import DeviceFilter, LayoutEntry, parse_layouts
+from tessera.api.mig_layouts import DeviceFilter, LayoutEntry, parse_layouts
 from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.mig.models import model_by_short_name

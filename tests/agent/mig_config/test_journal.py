@@ -9,7 +9,7 @@ import pytest
 from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.mig_config.events import InstancePlace
 from tessera.agent.mig_config.executor import LayoutJournal, LayoutRecord, digest_of
-from tessera.api.mig_layouts.layouts_file import LayoutEntry
+from tessera.api.mig_layouts import LayoutEntry
 
 X = DesiredLayout(name="x")
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tessera.api.mig_layouts.layouts_file import (
+from tessera.api.mig_layouts import (
     LayoutCardModel,
     MigCard,
     generated_layouts,
     parse_layouts,
     resolve_targets,
 )
-from tessera.controller.defaults.default_settings import default_layouts
+from tessera.controller.defaults import default_layouts
 from tessera.limits.settings import MIG_LAYOUTS
 from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.mig_layouts.layouts_file import (
+from tessera.api.mig_layouts import (
     LayoutCardModel,
     MigCard,
     generated_layouts,

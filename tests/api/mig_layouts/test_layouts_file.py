@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.mig_layouts.layouts_file import (
+from tessera.api.mig_layouts import (
     LayoutEntry,
     MigCard,
     canonical_profile,

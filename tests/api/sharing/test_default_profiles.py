@@ -5,7 +5,7 @@ import pytest
 from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import choose_profile
 from tessera.api.sharing.profile_parser import parse_profile
-from tessera.controller.defaults.default_settings import default_profiles
+from tessera.controller.defaults import default_profiles
 
 EXPECTED = {
     "slice-2": (SharingKind.TIME_SLICING, "nvidia.com/gpu.shared", 2),

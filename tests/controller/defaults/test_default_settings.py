@@ -11,7 +11,7 @@ from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
 from tessera.clock import LoopClock
-from tessera.controller.defaults.default_settings import DefaultSettings, default_entries
+from tessera.controller.defaults import DefaultSettings, default_entries
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, ConfigMap
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.main.server import ApiServer

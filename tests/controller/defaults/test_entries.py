@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.controller.defaults.default_settings import EntryChanges, plan_entries
+from tessera.controller.defaults import EntryChanges, plan_entries
 
 OLD = {"slice-2": "two", "slice-4": "four"}
 NEW = {"slice-2": "two, better", "slice-4": "four", "slice-8": "eight"}

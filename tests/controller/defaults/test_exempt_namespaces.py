@@ -8,7 +8,7 @@ from tests.support.api_clients import in_process_client
 from tests.support.api_user import ApiUser
 
 from tessera.clock import LoopClock
-from tessera.controller.defaults.default_settings import RECORD, RECORD_KEY, exempt_add_ons
+from tessera.controller.defaults import RECORD, RECORD_KEY, exempt_add_ons
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.main.server import ApiServer

@@ -14,7 +14,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import LoopClock
 from tessera.controller.base import ControllerMetrics
-from tessera.controller.execution.slice_executor import SliceExecutor
+from tessera.controller.execution import SliceExecutor
 from tessera.controller.objects.pod_info import KindOfRequest, Record
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.slicer import KINDS, Slicer

@@ -18,7 +18,7 @@ from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, ma
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
 from tessera.controller.leadership.satellite import ControllerOptions
-from tessera.controller.main.run import run
+from tessera.controller.main import run
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Transport
 from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod

@@ -31,7 +31,7 @@ from tessera.driver.planning.interface import (
     WriteCondition,
     WriteStatus,
 )
-from tessera.driver.policies.policy_selection import PolicySelection
+from tessera.driver.policies import PolicySelection
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.kube.resources import Condition

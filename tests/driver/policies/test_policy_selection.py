@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
-from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
+from tessera.driver.policies import PolicyObjects, select_policy
 
 NODES = {"a": {"pool": "one"}, "b": {"pool": "two"}}
 DRIVER = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "525.125.06"}

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
-from tessera.driver.policies.policy_selection import PolicyWatcher
+from tessera.driver.policies import PolicyWatcher
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, NAMESPACES

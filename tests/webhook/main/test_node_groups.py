@@ -15,7 +15,7 @@ from tests.webhook.main.test_process import review
 from tessera.kube.client.requests import Request, Response, Transport
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.webhook.base import MANAGED_PATH
-from tessera.webhook.main.run import WebhookReplica
+from tessera.webhook.main import WebhookReplica
 from tessera.webhook.nodes.gpu_nodes import GpuNode
 
 NAME = "tessera-node-groups"

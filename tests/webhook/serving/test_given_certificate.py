@@ -8,7 +8,7 @@ import pytest
 from tests.webhook.conftest import NAME, NAMESPACE, Lab
 
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
-from tessera.webhook.main.run import WebhookReplica
+from tessera.webhook.main import WebhookReplica
 from tessera.webhook.serving.certificates import Certificate, issue
 
 SECRET = "tessera-webhook-tls"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from tessera.api.mig_layouts.layouts_file import LayoutEntry
+from tessera.api.mig_layouts import LayoutEntry
 from tessera.api.sharing.profile import ClientShare, SharingProfile
 from tessera.kubelet.interfaces import Mount
 

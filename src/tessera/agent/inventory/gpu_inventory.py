@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.api.mig_layouts.layouts_file import MigCard
+from tessera.api.mig_layouts import MigCard
 from tessera.api.sharing.devices import GpuDescription, MigDevice
 from tessera.mig.geometry import Engines, Geometry, Profile
 from tessera.mig.models import model_by_product

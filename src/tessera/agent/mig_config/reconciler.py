@@ -38,7 +38,7 @@ from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.events import APPLYING, CardGoal, CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.agent.mig_config.executor import MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
-from tessera.api.mig_layouts.layouts_file import (
+from tessera.api.mig_layouts import (
     BALANCED,
     ENABLED,
     CardTarget,

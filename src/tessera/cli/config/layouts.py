@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.mig_layouts.layouts_file import (
+from tessera.api.mig_layouts import (
     DeviceFilter,
     LayoutEntry,
     MigCard,

@@ -28,7 +28,7 @@ from tessera.driver.coverage.report import expected_kernels
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import DriverNodeFacts, read_node_facts
-from tessera.driver.policies.policy_selection import PolicyObjects, select_policy
+from tessera.driver.policies import PolicyObjects, select_policy
 from tessera.driver.resolution import Resolver
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource

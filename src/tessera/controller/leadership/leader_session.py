@@ -14,8 +14,8 @@ from dataclasses import replace
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
 from tessera.controller.base import PREFERENCE_PRICES, ControllerMetrics
-from tessera.controller.defaults.default_settings import DefaultSettings, exempt_add_ons
-from tessera.controller.execution.slice_executor import SliceExecutor
+from tessera.controller.defaults import DefaultSettings, exempt_add_ons
+from tessera.controller.execution import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.health.fault_breaker import FaultBreaker
 from tessera.controller.health.fault_evictions import FaultEvictions, RebootAnnotations, RepairSettings

@@ -124,7 +124,7 @@ RESERVE_AFTER = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerOptions:
-    """Options of :func:`tessera.controller.main.run.run`.
+    """Options of :func:`tessera.controller.main.run`.
 
     Attributes:
         identity: name of this replica in the Lease, unique in the cluster: the pod's name.

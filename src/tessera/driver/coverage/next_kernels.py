@@ -29,7 +29,7 @@ from tessera.driver.coverage.report import (
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import DriverNodeFacts
-from tessera.driver.policies.policy_selection import PolicySelection
+from tessera.driver.policies import PolicySelection
 from tessera.driver.resolution import Resolver
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.kube.client.errors import ApiError

@@ -10,7 +10,7 @@ Rules:
 4. A set that failed in the rollout is not given to fresh nodes while other nodes of the pool serve with another set.
 5. No driver comes to a node whose host has one, by its agent's word. What the agent has not said yet is waited for, but
    for a new node of a kind that has none.
-6. While the policy selection is frozen (:mod:`tessera.driver.policies.policy_selection`), nothing is written.
+6. While the policy selection is frozen (:mod:`tessera.driver.policies`), nothing is written.
 
 The plan says which set each node should have; :mod:`tessera.driver.rollout` replaces drivers that serve.
 """

@@ -14,7 +14,7 @@ from tessera.driver.manifests.toolkit import Runtime
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.nodes.pod_facts import NodePods
 from tessera.driver.planning.strategy import StrategyInputs
-from tessera.driver.policies.policy_selection import PolicySelection
+from tessera.driver.policies import PolicySelection
 from tessera.driver.resolution import ImageQuery, Resolution
 from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.mig_layouts.layouts_file import parse_layouts
+from tessera.api.mig_layouts import parse_layouts
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile

@@ -44,7 +44,7 @@ from functools import cache
 
 import msgspec
 
-from tessera.api.mig_layouts.layouts_file import BALANCED, DISABLED, ENABLED, LayoutCardModel, generated_layouts
+from tessera.api.mig_layouts import BALANCED, DISABLED, ENABLED, LayoutCardModel, generated_layouts
 from tessera.api.names import ADD_ONS, DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, OWN_LAYOUTS, OWN_PROFILES
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound

@@ -1,1 +1,0 @@
-"""Carries out the slicer's instructions at the API server."""

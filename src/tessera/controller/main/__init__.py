@@ -1,1 +1,0 @@
-"""The controller process: election, HTTP endpoints, registries."""
