@@ -28,11 +28,9 @@ from tessera.limits.pods import (
     POD_QUANTITIES,
     PRODUCTS,
 )
-from tessera.offers.requirements import GIB
-from tessera.offers.selection import CardProperties, Offer, OfferedKind
+from tessera.offers import GIB, CardProperties, Offer, OfferedKind
 from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode
 
 #: The most CPU that a review may cost, milliseconds.
 BAR = 200.0

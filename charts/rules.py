@@ -19,7 +19,7 @@ from tessera.cli.base import controller_options as options
 from tessera.cli.base.durations import Duration
 from tessera.cli.base.inputs import check_cards
 from tessera.doctor.manifests import BUILD_IMAGE, UNPUBLISHED
-from tessera.driver.build import settings as builds
+from tessera.driver.build import orders as builds
 from tessera.mig.models import MODELS, WHOLE_MODELS
 
 

@@ -20,8 +20,7 @@ from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.adoption import read_policy, stop_others
-from tessera.cli.install.apply import apply_all
-from tessera.cli.install.results import AppliedObject
+from tessera.cli.install.apply import AppliedObject, apply_all
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Left
 from tessera.clock import LoopClock

@@ -8,8 +8,7 @@ from tests.deploy.conftest import INSTALLATIONS, ROOT, Installation, Obj, render
 from tests.support.kubernetes_schemas import validate
 
 from tessera.driver.build.job import build_job
-from tessera.driver.build.orders import make_order
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.orders import BuildSettings, make_order
 from tessera.driver.driver_sets import PoolKey
 
 SUPPORTED = ("1.31", "1.32", "1.33", "1.34")

@@ -17,7 +17,7 @@ from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Namespace, Node, ObjectReference, Pod, ResourceQuota, Uid
-from tessera.kueue.queue_reading import QueueReading
+from tessera.kueue.positions import QueueReading
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import NoNode, RuleCount
 from tessera.reasons.words import sentence

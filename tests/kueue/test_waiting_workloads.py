@@ -11,8 +11,15 @@ from tessera.dashboard.kueue_source import KUEUE_WORKLOADS
 from tessera.explain.kueue_rows import read_kueue_rows, rows_of
 from tessera.explain.queue import explain_workload_in_queue
 from tessera.kube.client.requests import Response
-from tessera.kueue.positions import KUEUE_ANSWERS, PAGE, PositionReader, QueueSize
-from tessera.kueue.queue_reading import KUEUE_PLACES, QueueReading, read_queues
+from tessera.kueue.positions import (
+    KUEUE_ANSWERS,
+    KUEUE_PLACES,
+    PAGE,
+    PositionReader,
+    QueueReading,
+    QueueSize,
+    read_queues,
+)
 from tessera.kueue.waiting_workloads import (
     KUEUE_LISTED,
     KUEUE_NAMESPACES,

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from tessera.agent.base.processes import ProcessId
-from tessera.agent.inventory.card_ownership import CardShares
 from tessera.agent.inventory.device_state import DeviceUser
+from tessera.agent.inventory.gpu_inventory import CardShares
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition, claimed_geometry
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement, SharingKind

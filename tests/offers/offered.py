@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 from tessera.mig.geometry import Geometry
 from tessera.mig.names import parse_profile_name
-from tessera.offers.requirements import GIB, Requirements
-from tessera.offers.selection import (
+from tessera.offers import (
+    GIB,
     CardProperties,
     NoOfferFits,
     Offer,
     OfferChoice,
     OfferedKind,
     OfferTable,
+    Requirements,
     choose_offer,
 )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.offers.requirements import GIB, CapabilityBound, Requirements, is_product_name
+from tessera.offers import GIB, CapabilityBound, Requirements, is_product_name
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from tests.offers.offered import Placed, chosen_among, shared_card, slices, whole_card
 
 from tessera.mig.models import model_by_short_name
-from tessera.offers.requirements import GIB, CapabilityBound, Requirements
-from tessera.offers.selection import (
+from tessera.offers import (
+    GIB,
+    CapabilityBound,
     CardProperties,
     NoOfferFits,
     Offer,
     OfferChoice,
     OfferedKind,
     OfferTable,
+    Requirements,
     RestrictionKind,
 )
 

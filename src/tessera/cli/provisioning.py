@@ -16,7 +16,7 @@ from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
     from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
-    from tessera.provisioning.report.summary import ProvisioningSummary, WorkloadSummary
+    from tessera.provisioning.report import ProvisioningSummary, WorkloadSummary
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -90,7 +90,7 @@ def report(
       kubectl get cm -n tessera-system provisioning-records -o yaml | tessera provisioning report --file -
     """
     from tessera.clock import SystemClock
-    from tessera.provisioning.report.summary import By, summaries, workload_summaries
+    from tessera.provisioning.report import By, summaries, workload_summaries
 
     now = SystemClock().now()
     results = [each for path in experiments for each in _experiments(path)]
@@ -129,7 +129,7 @@ def _show(
     now: float,
 ) -> None:
     from tessera.clock import rfc3339
-    from tessera.provisioning.report.summary import lines
+    from tessera.provisioning.report import lines
 
     if output not in {"table", "wide"}:
         say_document(_drawing().draw(output, found, results, rfc3339(now), pods))
@@ -175,7 +175,7 @@ async def _read_records(
 
 def _from_files(files: Sequence[Path]) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
     from tessera.cli.base.inputs import display_name, read_text
-    from tessera.provisioning.report.reading import read_records, read_workloads
+    from tessera.provisioning.report import read_records, read_workloads
 
     records: list[ProvisioningRecord] = []
     workloads: list[WorkloadRecord] = []

@@ -19,8 +19,7 @@ import msgspec
 
 from tessera.clock import Clock, until_set
 from tessera.driver.build.builds import BuildJobs
-from tessera.driver.build.orders import toolkit_image
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.orders import BuildSettings, toolkit_image
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.cluster_cache import ClusterCache
 from tessera.driver.coverage.next_kernels import CoverageMetrics, KernelsInUse, NextKernels, kernels_in_use

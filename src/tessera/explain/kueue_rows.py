@@ -15,8 +15,7 @@ from tessera.explain.queue import explain_workload_in_queue
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kueue.objects import LOCAL_QUEUES, Workload
-from tessera.kueue.positions import QueueSize
-from tessera.kueue.queue_reading import KUEUE_PLACES, QueueReading, read_queues
+from tessera.kueue.positions import KUEUE_PLACES, QueueReading, QueueSize, read_queues
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads
 from tessera.text import count_noun
 

@@ -110,7 +110,7 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
     from tessera.explain.queue import is_queued
     from tessera.explain.rollouts import owner_of
     from tessera.explain.workloads import explain_workload
-    from tessera.kueue.queue_reading import read_queues
+    from tessera.kueue.positions import read_queues
 
     try:
         workload = await _workload(client, query, namespace)
@@ -148,7 +148,7 @@ async def _pod(
         raise
     from tessera.explain.pods import explain_pod, may_hold_several
     from tessera.explain.queue import is_queued
-    from tessera.kueue.queue_reading import read_queues
+    from tessera.kueue.positions import read_queues
 
     snapshot = await _read_cluster(client, clock, namespace, pod)
     if is_queued(pod):
@@ -233,7 +233,7 @@ async def _add_rollout(client: Client, snapshot: Snapshot, pod: Pod) -> Snapshot
 async def explain_queue(client: Client, clock: Clock, pod: Pod) -> Explanation | None:
     """Explains a pod that Kueue holds with the rights of one namespace; ``None`` if Kueue says nothing about it."""
     from tessera.explain.queue import count_group, explain_held_pod
-    from tessera.kueue.queue_reading import read_queues
+    from tessera.kueue.positions import read_queues
 
     namespace = pod.metadata.namespace
     (pods, _), (events, _) = await asyncio.gather(

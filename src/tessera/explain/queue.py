@@ -9,7 +9,7 @@ from tessera.explain.explanation import Explanation
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import CHARGED_RESOURCE, PREFIX, QUEUE_LABEL, TOPOLOGY_GATE
 from tessera.kueue.objects import Workload
-from tessera.kueue.queue_reading import QueueReading
+from tessera.kueue.positions import QueueReading
 from tessera.kueue.reasons import Case, WaitingReason, waiting_reason
 from tessera.text import age
 

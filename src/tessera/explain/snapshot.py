@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tessera.controller.objects.pod_info import PodInfo
     from tessera.controller.slicing.slicer import Slicer
     from tessera.explain.claim_objects import ClaimObjects
-    from tessera.kueue.queue_reading import QueueReading
+    from tessera.kueue.positions import QueueReading
     from tessera.provisioning.milestones import ProvisioningRecord
 
 #: Most characters: an event's text in `tessera why`. Kubectl shows all of it; three events stay on one screen.

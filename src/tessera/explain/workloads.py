@@ -21,7 +21,7 @@ from tessera.explain.snapshot import ClusterView, event_time
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, CronJob, DaemonSet, Job, Pod, ResourceQuota
 from tessera.kueue.names import QUEUE_LABEL
-from tessera.kueue.queue_reading import QueueReading
+from tessera.kueue.positions import QueueReading
 from tessera.reasons.words import ways_out
 from tessera.text import count_noun
 

@@ -17,8 +17,7 @@ import msgspec
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS, Workload, served_resource, served_version
-from tessera.kueue.positions import PositionReader
-from tessera.kueue.queue_reading import QueueReading
+from tessera.kueue.positions import PositionReader, QueueReading
 
 #: One place in so many is kept for names that take turns.
 KEPT = 4

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.api.nodes.undecided_nodes import DISCOVERY_SECONDS
+from tessera.api.nodes.node_cards import DISCOVERY_SECONDS
 
 #: Cluster autoscalers read taints with these prefixes as "not started yet"; the second prefix is the older one.
 PREFIXES = ("startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from tessera.api.nodes.undecided_nodes import DISCOVERY_SECONDS
+from tessera.api.nodes.node_cards import DISCOVERY_SECONDS
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.scale_up.node_requests import ScaleUpOptions
 from tessera.scale_up.scale_up import ScaleUp

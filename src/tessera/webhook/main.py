@@ -13,8 +13,8 @@ from prometheus_client import generate_latest
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, OWN_DOMAIN
+from tessera.api.nodes.node_cards import UndecidedNodes
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
-from tessera.api.nodes.undecided_nodes import UndecidedNodes
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap
@@ -34,8 +34,7 @@ from tessera.webhook.base import (
     WebhookMetrics,
     WebhookOptions,
 )
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNodeWatcher
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNodeWatcher
 from tessera.webhook.serving.certificate_manager import CertificateManager, GivenCertificate
 from tessera.webhook.serving.certificates import Certificate, load_certificate
 from tessera.webhook.serving.server import Answer, serve_reviews

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC
-from tessera.driver.build.settings import KERNEL
+from tessera.driver.build.orders import KERNEL
 from tessera.limits.messages import ECHOED
 from tessera.nvml.simulated.machine_state import SimCard, parse_spec
 from tessera_lab.apiserver.kinds import versions

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.provisioning.report.summary import (
+from tessera.provisioning.report import (
     NOTHING,
     WHERE,
     Numbers,

@@ -24,8 +24,8 @@ from tessera.agent.health.fault import Fault
 from tessera.agent.health.history import PastFault
 from tessera.agent.health.history import StoredFaults as Marks
 from tessera.agent.health.repairs import StoredReboots
-from tessera.agent.inventory.card_ownership import CardOwner, CardShares
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
+from tessera.agent.inventory.gpu_inventory import CardOwner, CardShares
 from tessera.agent.mig_config.events import InstancePlace
 from tessera.agent.mig_config.executor import LayoutRecord as LayoutJournal
 from tessera.agent.mps.interfaces import DaemonId

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, CardShares
+from tessera.agent.inventory.gpu_inventory import CardOwner, CardOwnership, CardShares
 from tessera.api.sharing.devices import SharingKind
 
 A, B = "GPU-a", "GPU-b"

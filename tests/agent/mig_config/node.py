@@ -13,8 +13,7 @@ from tests.support.agent_runtime import make_parts
 
 from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.inventory.card_ownership import CardOwnership
-from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.gpu_inventory import CardOwnership, InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.events import LayoutState, LayoutStatus
 from tessera.agent.mig_config.executor import LayoutJournal, MigExecutor

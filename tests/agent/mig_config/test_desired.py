@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from tessera.agent.base.desired_config import DesiredLayout
-from tessera.agent.inventory.card_ownership import CardOwner, CardShares
-from tessera.agent.inventory.gpu_inventory import GpuState
+from tessera.agent.inventory.gpu_inventory import CardOwner, CardShares, GpuState
 from tessera.agent.mig_config.events import CardGoal
 from tessera.agent.mig_config.reconciler import RejectedLayout, ResolvedLayout, resolve_layout
 from tessera.api.mig_layouts import DeviceFilter, LayoutEntry, parse_layouts

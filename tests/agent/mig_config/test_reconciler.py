@@ -13,7 +13,7 @@ from tests.agent.mig_config.node import Node, played
 from tests.support.scenes import marked_scene
 from tests.support.searching import SEARCHING
 
-from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.gpu_inventory import CardOwner
 from tessera.agent.mig_config.card_reconciler import DRIFT_RECHECK
 from tessera.agent.mig_config.drain import REBOOT_TIMEOUT
 from tessera.agent.mig_config.events import LayoutState

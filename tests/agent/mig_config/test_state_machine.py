@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.gpu_inventory import CardOwner
 from tessera.agent.mig_config.events import (
     CreateCi,
     CreateGi,

@@ -18,8 +18,7 @@ from tessera.api.nodes.offers import (
     placement_offers,
 )
 from tessera.limits.nodes import OFFERS_TEXT
-from tessera.offers.requirements import GIB
-from tessera.offers.selection import Offer, OfferedKind
+from tessera.offers import GIB, Offer, OfferedKind
 
 WHOLE = NodeOffer(
     resource="nvidia.com/gpu",

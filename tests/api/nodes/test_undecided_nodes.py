@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.nodes.undecided_nodes import DISCOVERY_SECONDS, UndecidedNodes
+from tessera.api.nodes.node_cards import DISCOVERY_SECONDS, UndecidedNodes
 from tessera.clock import rfc3339
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.kube.watch.cache import EventKind, WatchEvent

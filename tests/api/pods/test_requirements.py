@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.pods.requirements import RequirementError, requirements_of
 from tessera.limits.pods import REQUIRED_MEMORY
-from tessera.offers.requirements import GIB, CapabilityBound, Requirements
+from tessera.offers import GIB, CapabilityBound, Requirements
 
 MEMORY = ("annotation tessera.dev/gpu-memory: ", "write for example 10Gi")
 CAPABILITY = (

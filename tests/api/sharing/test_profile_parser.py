@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.devices import SharingKind
-from tessera.api.sharing.profile import (
-    AllocationPolicy,
-    Flags,
-    MigStrategy,
-    ResourcePattern,
-    Selection,
-    SharingProfile,
-)
+from tessera.api.sharing.profile import AllocationPolicy, Flags, MigStrategy, ResourcePattern, Selection, SharingProfile
 from tessera.api.sharing.profile_parser import WITHOUT_EFFECT, parse_profile
 
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"

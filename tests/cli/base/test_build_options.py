@@ -10,8 +10,7 @@ from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.driver.build.job import build_job
-from tessera.driver.build.orders import make_order
-from tessera.driver.build.settings import BUILDAH_IMAGE, DOWNLOADS, BuildSettings
+from tessera.driver.build.orders import BUILDAH_IMAGE, DOWNLOADS, BuildSettings, make_order
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.satellite import DriverSatellite
 

@@ -11,16 +11,15 @@ import yaml
 from tessera.api.documents import load_document
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.base.controller_options import build_arguments
-from tessera.cli.install.apply import apply_all
+from tessera.cli.install.apply import AppliedObject, apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, newer_definition, warnings
 from tessera.cli.install.rendering import render
-from tessera.cli.install.results import AppliedObject
 from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.dra.claims import DEVICE_CLASSES
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.orders import BuildSettings
 from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, Invalid, NotFound

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from tessera.api.documents import load_document
-from tessera.cli.install.apply import apply_all, apply_drivers
+from tessera.cli.install.apply import AppliedObject, apply_all, apply_drivers
 from tessera.cli.install.manifests import InstallChoices, manifests
 from tessera.cli.install.preflight import warnings
-from tessera.cli.install.results import AppliedObject
 from tessera.doctor.manifests import install_manifests
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policies.cluster_policy import find_other_manager

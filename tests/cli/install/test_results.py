@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.cli.install.results import AppliedObject, next_steps, result_line, summary_line
+from tessera.cli.install.apply import AppliedObject, next_steps, result_line, summary_line
 
 AGENT = "daemonset.apps/tessera-agent in tessera-system"
 CONTROLLER = "deployment.apps/tessera-controller in tessera-system"

@@ -25,8 +25,7 @@ from tessera.driver.build.job import (
     job_name,
     local_commands,
 )
-from tessera.driver.build.orders import BuildFamily, BuildOrder
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.orders import BuildFamily, BuildOrder, BuildSettings
 from tessera.driver.driver_sets import PoolKey
 from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 

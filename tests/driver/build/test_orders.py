@@ -6,8 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.driver.build.orders import BuildFamily, BuildOrder, make_order, order_for
-from tessera.driver.build.settings import BuildSettings, UnbuildableError, check_settings
+from tessera.driver.build.orders import (
+    BuildFamily,
+    BuildOrder,
+    BuildSettings,
+    UnbuildableError,
+    check_settings,
+    make_order,
+    order_for,
+)
 from tessera.driver.driver_sets import PoolKey
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
 

@@ -8,8 +8,7 @@ import pytest
 from tessera.api.nodes.driver_status import BUILD_TIMEOUT
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import BuildJobs
-from tessera.driver.build.orders import BuildOrder
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.orders import BuildOrder, BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildState
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.planning.strategy import PUSH_TIMEOUT, BuildRequests, build_progress

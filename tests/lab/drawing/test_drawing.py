@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 from tests.support.provisioning_records import BUILT, FAST, LATE, WORKLOADS, record
 
 from tessera.provisioning.milestones import ORDER, Milestone, ProvisioningRecord
-from tessera.provisioning.report.summary import By, summaries, workload_summaries
-from tessera_lab.drawing.charts import NARROW, PHASES, bars, draw_stacked_bars
+from tessera.provisioning.report import By, summaries, workload_summaries
+from tessera_lab.drawing.charts import (
+    NARROW,
+    PHASES,
+    bars,
+    cut,
+    draw_stacked_bars,
+    elide,
+    legend,
+    ticks,
+    width_of,
+    wrap,
+)
 from tessera_lab.drawing.report import differences, page, result_lines
-from tessera_lab.drawing.svg import cut, elide, legend, ticks, width_of, wrap
 from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, Samples, read_experiments
 
 M = Milestone

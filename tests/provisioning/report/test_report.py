@@ -5,13 +5,14 @@ from tests.support.provisioning_records import BUILT, FAST, LATE, WORKLOADS, rec
 
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, Span, WorkloadRecord, WorkloadStep
-from tessera.provisioning.report.reading import read_records, read_workloads
-from tessera.provisioning.report.summary import (
+from tessera.provisioning.report import (
     By,
     Numbers,
     lines,
     numbers,
     part_text,
+    read_records,
+    read_workloads,
     seconds,
     summaries,
     workload_summaries,

@@ -13,8 +13,7 @@ from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.pod_json import apply_operations
 from tessera.webhook.base import PodRefused
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode, read_gpu_node
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode, read_gpu_node
 
 A100 = {"product": "NVIDIA A100-SXM4-40GB", "card_memory_mib": 40960, "compute_capability": "8.0", "ecc": True}
 T4 = {"product": "Tesla T4", "card_memory_mib": 15360, "compute_capability": "7.5", "ecc": True}

@@ -13,8 +13,7 @@ from tessera.kube.resources.meta import ObjectMeta
 from tessera.kube.resources.nodes import NodeStatus
 from tessera.webhook.admission.device_admission import decide_device_admission, requested_devices
 from tessera.webhook.base import PodRefused, Rule
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode, read_gpu_node
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode, read_gpu_node
 
 WHOLE, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 

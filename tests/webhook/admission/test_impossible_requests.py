@@ -11,8 +11,7 @@ from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.base import PodRefused, Rule
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode
 
 
 def cards(model: str, count: int) -> list[Geometry]:

@@ -14,8 +14,7 @@ from tests.support.searching import examples
 from tessera.claims.admission import claim_limits
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base import LIMIT_PATH, NO_CLAIMS, REVIEW_PATH, KnownClaims
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode
 
 KNOWN = Capabilities.of([GpuNode(name="n", labels={"a": "1"}, on_demand=frozenset({"1g.5gb", "2g.10gb"}))])
 TERMS = [

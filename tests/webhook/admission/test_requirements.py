@@ -9,12 +9,11 @@ from tests.offers.offered import Placed, slices, whole_card
 from tessera.api.nodes.node_cards import count_label
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.mig.models import model_by_short_name
-from tessera.offers.selection import CardProperties, Offer
+from tessera.offers import CardProperties, Offer
 from tessera.webhook.admission.decision import translate_requirements
 from tessera.webhook.admission.pod_json import apply_operations
 from tessera.webhook.base import PodRefused
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode
 
 A100 = CardProperties(
     product="NVIDIA A100-SXM4-40GB", memory_mib=40960, compute_capability=(8, 0), nvlink=True, ecc=True

@@ -20,8 +20,7 @@ from tessera.limits.pods import (
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.review import Reviewer
 from tessera.webhook.base import PodRefused, ReviewBudget
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode
 
 #: CPU seconds. The bar of bench/reviews.py is 0.2; a machine whose caches hold other work gets more here.
 GENEROUS = 0.8

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from tests.api.nodes import test_undecided_nodes as nodes
 
-from tessera.api.nodes.undecided_nodes import UndecidedNodes
+from tessera.api.nodes.node_cards import UndecidedNodes
 from tessera.webhook.admission import slice_admission
 from tessera.webhook.admission.pod_json import Operation
 from tessera.webhook.admission.pod_json import apply_operations as with_patch
 from tessera.webhook.base import PodRefused
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode
 
 PROFILES = ("1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 

@@ -13,8 +13,7 @@ from tests.webhook.test_conditions import conditions_of
 from tessera.api.pods.templates import WORKLOADS, TemplateKind
 from tessera.webhook.admission.review import Reviewer
 from tessera.webhook.base import REVIEW_PATH, WORKLOAD_PATH
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode
 
 MAJOR = "nvidia.com/cuda.driver-version.major"
 A100 = node("a100", *cards("A100-40GB", 4))

@@ -16,7 +16,7 @@ from tessera.kube.client.requests import Request, Response, Transport
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.webhook.base import MANAGED_PATH
 from tessera.webhook.main import WebhookReplica
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import GpuNode
 
 NAME = "tessera-node-groups"
 GROUP = "groups: [{name: large, selector: {pool: a}, cards: {model: A100-40GB, count: 8}}]"

@@ -11,8 +11,7 @@ from tessera.api.nodes.offers import NodeOffer, OfferKind, encode_offers
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.kube.resources.nodes import NodeSpec
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.webhook.nodes.capabilities import Capabilities
-from tessera.webhook.nodes.gpu_nodes import GpuNode, GpuNodeWatcher, dynamic_profiles, read_gpu_node
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode, GpuNodeWatcher, dynamic_profiles, read_gpu_node
 
 TABLE = {
     name: {"placements": [{"size": 1, "start": 0}], "giProfileId": 20, "ciProfileId": 0}

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.webhook.nodes.capabilities import Capabilities, GroupNode
-from tessera.webhook.nodes.gpu_nodes import GpuNode
+from tessera.webhook.nodes.capabilities import Capabilities, GpuNode, GroupNode
 from tessera.webhook.nodes.restriction import read_restriction
 
 LABELS = {"zone": "a", "cards": "8"}

@@ -15,8 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.inventory.card_ownership import CardShares
-from tessera.agent.inventory.gpu_inventory import GpuInventory, find_gpu
+from tessera.agent.inventory.gpu_inventory import CardShares, GpuInventory, find_gpu
 from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
 from tessera.api.names import CLAIMED_CARD, PodUid, device_id

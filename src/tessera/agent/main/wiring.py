@@ -31,10 +31,9 @@ from tessera.agent.health.pod_preflights import PodPreflights
 from tessera.agent.health.pod_reporter import PartHolders, PodReporter
 from tessera.agent.health.preflight_runner import PreflightRunner
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
-from tessera.agent.inventory.card_ownership import CardOwnership, StaticGpus
 from tessera.agent.inventory.card_topology import TopologyReader
 from tessera.agent.inventory.device_state import DeviceUsers
-from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
+from tessera.agent.inventory.gpu_inventory import CardOwnership, GpuInventory, InventoryReader, StaticGpus
 from tessera.agent.main.satellites import (
     CORE_ALONE,
     LoadReader,

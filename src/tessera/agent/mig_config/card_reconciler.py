@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership
-from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
+from tessera.agent.inventory.gpu_inventory import CardOwner, CardOwnership, GpuState, InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.events import (
     APPLIED,

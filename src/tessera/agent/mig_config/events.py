@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from tessera.agent.base.call_retries import CallFailure
-from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.gpu_inventory import CardOwner
 from tessera.api.names import PodUid
 from tessera.mig.geometry import Geometry
 from tessera.nvml.interface import GpuInstance, MigUuid

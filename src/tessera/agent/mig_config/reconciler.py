@@ -31,8 +31,15 @@ import msgspec
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.card_ownership import CardOwner, CardOwnership, CardShares
-from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader, mig_cards_of, sharing_gpus
+from tessera.agent.inventory.gpu_inventory import (
+    CardOwner,
+    CardOwnership,
+    CardShares,
+    GpuState,
+    InventoryReader,
+    mig_cards_of,
+    sharing_gpus,
+)
 from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE, CardReconciler
 from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.events import APPLYING, CardGoal, CardStatus, LayoutState, LayoutStatus, summarize_cards

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 
 from tessera.agent.base.call_retries import CallFailure, CallRetries, FailedCall, RetryDelays
-from tessera.agent.inventory.card_ownership import CardOwner
+from tessera.agent.inventory.gpu_inventory import CardOwner
 from tessera.agent.mig_config.diff import CardDiff, CardUsage, DiffImpossible, diff_card, place_of
 from tessera.agent.mig_config.events import (
     UNREADABLE,

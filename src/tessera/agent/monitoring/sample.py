@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.inventory.card_ownership import CardShares
 from tessera.agent.inventory.device_state import DeviceUser
+from tessera.agent.inventory.gpu_inventory import CardShares
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import AdvertisedDevice, Advertisement, SharingKind

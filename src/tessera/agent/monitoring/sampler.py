@@ -19,9 +19,8 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.inventory.card_ownership import CardShares
 from tessera.agent.inventory.device_state import PodSource, match_device_users
-from tessera.agent.inventory.gpu_inventory import GpuState, InventoryReader
+from tessera.agent.inventory.gpu_inventory import CardShares, GpuState, InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.agent.monitoring.sample import (
     CardOffer,

@@ -21,8 +21,7 @@ from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.node_conditions import ConditionStatus, NodeCondition
 from tessera.agent.config import ConfigWatcher
 from tessera.agent.health.monitor import HealthMonitor
-from tessera.agent.inventory.card_ownership import CardOwnership
-from tessera.agent.inventory.gpu_inventory import GpuInventory, GpuState, InventoryReader
+from tessera.agent.inventory.gpu_inventory import CardOwnership, GpuInventory, GpuState, InventoryReader
 from tessera.agent.mig_config.events import LayoutState, LayoutStatus
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons

@@ -46,12 +46,7 @@ from tessera.agent.sharing.offer import (
 from tessera.agent.sharing.served_resources import AdvertisedNames, ClosingDevices, ServedResources
 from tessera.agent.sharing.strategies import NodeStrategies
 from tessera.api.names import WHOLE_CARDS
-from tessera.api.sharing.devices import (
-    AdvertisedDevice,
-    AdvertisedResource,
-    Advertisement,
-    device_of,
-)
+from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, device_of
 from tessera.kubelet.interfaces import Device as ListedDevice
 from tessera.placement.topology import Topology
 

@@ -1,10 +1,10 @@
 """The ways to share a device, and the questions that the static side asks them for a whole offer. Pure.
 
-A strategy is the agent's side of one kind of sharing (:mod:`tessera.api.sharing.devices`): the process that must serve
+A strategy is the agent's side of one kind of sharing (:mod:`tessera.api.sharing.profile`): the process that must serve
 its shares, the moment from which they can be used, and what their containers get besides the devices. It has no state.
 A :class:`NodeService` has the processes; a strategy without processes ignores it.
 
-To add a strategy: its kind and its rules in :mod:`tessera.api.sharing.devices`, its class here, its row in
+To add a strategy: its kind and its rules in :mod:`tessera.api.sharing.profile`, its class here, its row in
 :data:`STRATEGIES`, and its test.
 """
 

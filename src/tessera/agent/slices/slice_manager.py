@@ -1,6 +1,6 @@
 """Serves slices on demand, and whole cards by ResourceClaims, on the cards of one node that it owns.
 
-:mod:`tessera.agent.inventory.card_ownership` says which cards these are. The manager turns on MIG mode of those that it
+:mod:`tessera.agent.inventory.gpu_inventory` says which cards these are. The manager turns on MIG mode of those that it
 cuts, shows all of them to the controller in the Instaslice object, advertises every position to kubelet, and adds the
 memory quota to the node's capacity. If it must release a card, it offers that card no longer; running pods keep their
 slices. It releases the card once the last slice is gone and the controller has seen that. With the last card it removes
@@ -17,9 +17,8 @@ from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.device_plugin import CdiFolder
 from tessera.agent.base.node_objects import asks_by_claims, has_ended
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.inventory.card_ownership import CardOwnership, CardShares, StaticGpus, owner_of
 from tessera.agent.inventory.device_state import StartCheck
-from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.gpu_inventory import CardOwnership, CardShares, InventoryReader, StaticGpus, owner_of
 from tessera.agent.inventory.sliceable_gpus import (
     SliceableGpu,
     SliceableGpus,

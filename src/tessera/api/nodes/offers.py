@@ -23,8 +23,7 @@ import msgspec
 from tessera.limits.nodes import OFFERS, OFFERS_TEXT
 from tessera.mig.models import model_by_product
 from tessera.mig.names import ProfileName, parse_profile_name
-from tessera.offers.requirements import GIB
-from tessera.offers.selection import CardProperties, Offer, OfferedKind, whole_gib
+from tessera.offers import GIB, CardProperties, Offer, OfferedKind, whole_gib
 from tessera.text import one_line
 
 OFFERS_ANNOTATION = "tessera.dev/offers"

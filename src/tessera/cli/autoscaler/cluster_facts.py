@@ -35,7 +35,7 @@ from tessera.provisioning.advise.timers import DEFAULTS, Timers
 from tessera.provisioning.advise.warm import CUTOFF
 from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.provisioning.report.reading import read_records
+from tessera.provisioning.report import read_records
 from tessera.provisioning.tracking.timestamps import KARPENTER_LABEL, has_gpu_limits, node_group
 
 CLUSTER_AUTOSCALERS = Resource(

@@ -15,7 +15,7 @@ import msgspec
 from tessera.cli.base.durations import Duration, parse_duration
 
 if TYPE_CHECKING:
-    from tessera.driver.build.settings import BuildSettings
+    from tessera.driver.build.orders import BuildSettings
 
 
 P = ParamSpec("P")
@@ -392,7 +392,7 @@ def pop_build_settings(values: dict[str, Any]) -> "BuildSettings":
     Raises:
         UnbuildableError: an option is wrong; the text names it.
     """
-    from tessera.driver.build.settings import BuildSettings, check_settings
+    from tessera.driver.build.orders import BuildSettings, check_settings
 
     given = {field: values.pop(f"build_{field}") for _, field, _ in _BUILD_OPTIONS}
     chosen = {field: value for field, value in given.items() if value not in (None, ())}
@@ -405,7 +405,7 @@ def _plain(value: Any) -> Any:
 
 def build_arguments(settings: "BuildSettings") -> Iterator[str]:
     """The arguments of ``tessera controller`` for these settings; none for defaults."""
-    from tessera.driver.build.settings import BuildSettings
+    from tessera.driver.build.orders import BuildSettings
 
     default = BuildSettings()
     for option, field, _ in _BUILD_OPTIONS:

@@ -13,8 +13,7 @@ from tessera.cli.driver.subjects import pool_of
 from tessera.clock import SystemClock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import build_config_map, build_context, build_job, job_name, local_commands
-from tessera.driver.build.orders import BuildOrder, make_order, target_reference
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.orders import BuildOrder, BuildSettings, make_order, target_reference
 from tessera.driver.build.states import BuildPhase, BuildRetries, BuildState
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.kube.resources import CONFIGMAPS, JOBS, manifest

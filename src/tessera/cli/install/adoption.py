@@ -23,9 +23,8 @@ import msgspec
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.api.nodes.node_cards import keep_off_label
 from tessera.cli.base.connection import CommandError
-from tessera.cli.install.apply import list_objects
+from tessera.cli.install.apply import AppliedObject, list_objects
 from tessera.cli.install.preflight import CONFLICTS
-from tessera.cli.install.results import AppliedObject
 from tessera.clock import Clock
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, stop_patch

@@ -398,7 +398,15 @@ async def _install(
     adopt: bool,
 ) -> None:
     from tessera.cli.install.adoption import stop_others
-    from tessera.cli.install.apply import FIELD_MANAGER, apply_all, withdraw_removals
+    from tessera.cli.install.apply import (
+        DRY_RUN,
+        FIELD_MANAGER,
+        apply_all,
+        next_steps,
+        result_line,
+        summary_line,
+        withdraw_removals,
+    )
     from tessera.cli.install.choices import save
     from tessera.cli.install.owners import find_owner, refuse_install
     from tessera.cli.install.preflight import (
@@ -411,7 +419,6 @@ async def _install(
         warnings,
     )
     from tessera.cli.install.rendering import render
-    from tessera.cli.install.results import DRY_RUN, next_steps, result_line, summary_line
     from tessera.clock import SystemClock
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:

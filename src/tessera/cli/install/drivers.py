@@ -145,9 +145,8 @@ async def apply_choice(
         ApiError: the API server refused something.
         TimeoutError: the kinds are not served in time.
     """
-    from tessera.cli.install.apply import apply_drivers
+    from tessera.cli.install.apply import apply_drivers, next_steps, result_line, summary_line
     from tessera.cli.install.manifests import drivers_in_charge
-    from tessera.cli.install.results import next_steps, result_line, summary_line
     from tessera.cli.install.settings import read_driver_objects
 
     text = None if choice.config_map is None else await _read_config_map(client, *choice.config_map)

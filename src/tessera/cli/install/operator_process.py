@@ -38,7 +38,7 @@ import msgspec
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY
 from tessera.api.nodes.repairs import REPAIRS_KEY
 from tessera.cli.base.connection import CommandError
-from tessera.cli.install.apply import apply_all
+from tessera.cli.install.apply import apply_all, result_line
 from tessera.cli.install.choices import choices_from
 from tessera.cli.install.command import command
 from tessera.cli.install.manifests import InstallChoices, Manifest
@@ -49,7 +49,6 @@ from tessera.cli.install.preflight import (
     refuse_instaslice,
 )
 from tessera.cli.install.rendering import render
-from tessera.cli.install.results import result_line
 from tessera.clock import Clock, until_set
 from tessera.driver.registry.credentials import parse_authorities
 from tessera.errors import UserError

@@ -21,7 +21,7 @@ from tessera.api.nodes.driver_status import DRIVER_APP
 from tessera.cli.install.apply import FIELD_MANAGER, driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import CONFIG_ROLE
 from tessera.cli.install.ownership import has_applied, has_installed, is_made_class, withdraw_file
-from tessera.cli.uninstall.node_fields import OURS
+from tessera.cli.uninstall.nodes import OURS
 from tessera.cli.uninstall.results import Done, Result
 from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS

@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.clock import until_set
 from tessera.driver.build.builds import BuildJobs
-from tessera.driver.build.orders import BuildOrder, order_for
-from tessera.driver.build.settings import BuildSettings, UnbuildableError
+from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order_for
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.coverage.kernels import CONFIG_MAP, parse_kernel_lists
 from tessera.driver.coverage.report import (

@@ -26,8 +26,7 @@ from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverStrategy, Rejec
 from tessera.clock import Clock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import job_name
-from tessera.driver.build.orders import BuildOrder, order_for
-from tessera.driver.build.settings import BuildSettings, UnbuildableError
+from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order_for
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.build.states import BuildState as Found
 from tessera.driver.driver_sets import DriverChoice, PoolKey, make_set

@@ -17,7 +17,7 @@ from typing import Any
 
 from prometheus_client import Counter
 
-from tessera.api.nodes.undecided_nodes import UndecidedNodes
+from tessera.api.nodes.node_cards import UndecidedNodes
 from tessera.clock import Clock, rfc3339
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer

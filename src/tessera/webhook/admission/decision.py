@@ -37,8 +37,7 @@ from tessera.api.pods.requirements import (
 )
 from tessera.api.pods.size_limits import PodSize
 from tessera.kube.quantity import parse_quantity
-from tessera.offers.requirements import Requirements
-from tessera.offers.selection import Nodes, NoOfferFits, OfferChoice, RestrictionKind, choose_offer
+from tessera.offers import Nodes, NoOfferFits, OfferChoice, Requirements, RestrictionKind, choose_offer
 from tessera.text import one_line
 from tessera.webhook.admission.pod_json import Operation, add_operation, apply_operations
 from tessera.webhook.admission.slice_admission import patch_for_slices

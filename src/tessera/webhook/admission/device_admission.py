@@ -16,7 +16,7 @@ What no node could hold, even if it were empty, as in :mod:`.slice_admission`; a
   ``tessera-node-groups``) whose declared labels do not contradict the selection. If none of them has the resources, all
   nodes and groups decide.
 - While some node has not told its devices, nothing is certain. Nor while a new node may turn out to have GPUs
-  (:mod:`tessera.api.nodes.undecided_nodes`), or if nodes with other cards may come.
+  (:mod:`tessera.api.nodes.node_cards`), or if nodes with other cards may come.
 - Nothing is refused that no node has at all: the devices may come with a sharing profile, or with the first node.
 
 Templates of such pods (:func:`check_managed_templates`): the controller of a Job whose pods are refused would try again
@@ -40,7 +40,7 @@ from tessera.api.nodes.node_cards import DeviceCounts
 from tessera.api.pods.templates import TemplateKind, find_templates, has_pods, runs_elsewhere
 from tessera.kube.quantity import count_or_zero
 from tessera.limits.pods import POD_TEMPLATES
-from tessera.offers.selection import Nodes
+from tessera.offers import Nodes
 from tessera.reasons.words import cannot_hold
 from tessera.text import one_line
 from tessera.webhook.admission.pod_json import (

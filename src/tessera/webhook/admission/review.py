@@ -38,7 +38,7 @@ from tessera.kube.resources.meta import ObjectMeta
 from tessera.kube.resources.pods import PodSpec
 from tessera.limits.processes import REVIEW_BODY
 from tessera.nesting import decode_json
-from tessera.offers.selection import Nodes
+from tessera.offers import Nodes
 from tessera.text import one_line
 from tessera.webhook.admission.decision import decide_admission, whole_card_slice
 from tessera.webhook.admission.device_admission import (

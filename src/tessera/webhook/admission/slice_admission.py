@@ -19,7 +19,7 @@ packing test answers with certainty.
   ``tessera-node-groups``) whose declared labels do not contradict the selection. If none of them has the profiles, all
   nodes and groups decide.
 - While the cards of a node that is to be cut on demand are not known yet, nothing is certain. Nor while a new node may
-  turn out to have GPUs (:mod:`tessera.api.nodes.undecided_nodes`).
+  turn out to have GPUs (:mod:`tessera.api.nodes.node_cards`).
 - Without any such node or group nothing is certain either: the cluster may grow from zero. Nor is it if the webhook's
   option says that nodes with other cards may come.
 
@@ -45,7 +45,7 @@ from tessera.api.pods.slice_requests import ContainerSlices, SliceRequestError, 
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.names import parse_profile_name
-from tessera.offers.selection import Nodes
+from tessera.offers import Nodes
 from tessera.placement.node_fit import Shape, count_slots, largest_part, memory_slots, none_could_hold
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import NeverFits

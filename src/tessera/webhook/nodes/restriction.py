@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
 from tessera.kube.resources.selectors import LabelIndex, Requirement, parse_operator
-from tessera.offers.selection import Nodes
+from tessera.offers import Nodes
 from tessera.webhook.base import SpendTime, spend_nothing
 
 Json = Mapping[str, Any]

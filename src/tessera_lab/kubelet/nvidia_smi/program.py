@@ -10,6 +10,8 @@ Columns are those of published outputs of 550.54.15 (A100 with MIG) and 570.86.1
 device). What the simulated card does not tell is N/A at the end of its column.
 
 A card of which a container has MIG devices only shows neither its memory nor its use.
+
+Values of simulated cards as nvidia-smi writes them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,10 +22,37 @@ from tessera.agent.inventory.card_topology import CardLinks, PcieLevel, matrix_o
 from tessera.explain.topology_text import matrix_text
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import ComputeMode, DeviceMemory, Nvml
-from tessera.nvml.measurements import Quantity
+from tessera.nvml.measurements import Measurements, Quantity
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.kubelet.nvidia_smi.cards import MigDevice, ShownCard, describe_problem, draw_list, find_cards
-from tessera_lab.kubelet.nvidia_smi.readings import MIB, NONE, busy, cuda, mig_mode, number
+
+MIB = 2**20
+#: A value that a simulated card does not have, or that a container does not see.
+NONE = "N/A"
+
+
+def number(read: Measurements, quantity: Quantity) -> str:
+    """A measured value without its unit."""
+    value = read.values.get(quantity)
+    return NONE if value is None else f"{value:.0f}"
+
+
+def busy(read: Measurements, card: ShownCard) -> str:
+    """Per cent of time in which the card computed; none of a card in MIG mode, and of one that is seen in part."""
+    value = read.values.get(Quantity.GPU_UTILIZATION)
+    return NONE if value is None or card.gpu.mig_enabled or not card.whole else f"{100 * value:.0f}"
+
+
+def mig_mode(card: ShownCard) -> str:
+    """The card's MIG mode."""
+    return "Enabled" if card.gpu.mig_enabled else "Disabled" if card.gpu.mig_capable else NONE
+
+
+def cuda(nvml: Nvml) -> str:
+    """The newest version of CUDA that the driver serves."""
+    version = nvml.cuda_version()
+    return f"{version // 1000}.{version % 1000 // 10}"
+
 
 _MODES = {ComputeMode.DEFAULT: "Default", ComputeMode.EXCLUSIVE_PROCESS: "E. Process"}
 

@@ -1,1 +1,0 @@
-"""Turns records and experiments into numbers, a table, charts and a page."""
