@@ -7,7 +7,7 @@ import yaml
 
 from monitoring.alerts import ALERTS
 from monitoring.recordings import RECORDINGS
-from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE
+from tessera.access.page_reader import AGENT_AUDIENCE, CONTROLLER_AUDIENCE
 
 NAMESPACE = "tessera-system"
 #: Component -> the port's name, of the pods that show metrics.

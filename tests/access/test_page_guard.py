@@ -7,7 +7,7 @@ import pytest
 from tests.access.conftest import guarded
 
 from tessera.access.page_guard import PAGE_ANSWER_LIFE, READER_REVIEWS
-from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE, PAGE_REFUSAL_LIFE, names_audience
+from tessera.access.page_reader import AGENT_AUDIENCE, CONTROLLER_AUDIENCE, PAGE_REFUSAL_LIFE, names_audience
 
 SECRET = "merger-with-acme"
 

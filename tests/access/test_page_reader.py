@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from tests.access.conftest import GuardedPort, guarded
 
-from tessera.access.page_reader import LIFE, PageReader
-from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE, PAGE_REFUSAL_LIFE
+from tessera.access.page_reader import AGENT_AUDIENCE, CONTROLLER_AUDIENCE, LIFE, PAGE_REFUSAL_LIFE, PageReader
 from tessera.cli.base.tenant_view import READ_PAGES, describe_role
 from tessera.kube.client.errors import Forbidden, ServiceUnavailable, Unauthorized
 from tessera.kube.client.requests import Response

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.api_user import ManualClock
 
-from tessera.access.review_cache import BusyError, ReviewCache, SilentError
+from tessera.access.reviewer import BusyError, ReviewCache, SilentError
 from tessera.serving.fair_shares import Pace
 
 LIFE = 60.0

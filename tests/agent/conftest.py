@@ -32,7 +32,7 @@ from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuInstance, Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.kinds.versions import DEFAULT
 from tessera_lab.apiserver.main.server import ApiServer

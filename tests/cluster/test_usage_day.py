@@ -10,8 +10,7 @@ import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
-from tessera.usage.record import HOUR
-from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_record
+from tessera.usage.record import HOUR, RECORD_KEY, RECORD_NAME, decode_record
 from tessera.usage.report import Grouping, UsageTotals, make_report, totals_of_record
 
 #: A 3g.20gb of an A100-40GB has 4 of 8 memory slots, a 1g.5gb has one.

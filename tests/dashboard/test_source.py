@@ -17,8 +17,7 @@ from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
 from tessera.forecast.queue_page import QueuePage, SpareSlices
 from tessera.signals.page import Service, SignalsPage
-from tessera.usage.record import UsageRecord
-from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, encode_record
+from tessera.usage.record import RECORD_KEY, RECORD_NAME, UsageRecord, encode_record
 from tessera.visibility import FULL
 from tessera_lab.apiserver.interfaces import UserInfo
 

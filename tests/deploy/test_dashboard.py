@@ -10,7 +10,7 @@ from tests.deploy.test_objects import SUPPORTED
 from tests.support.kubernetes_schemas import validate
 
 from tessera import __version__
-from tessera.access.page_tokens import READER_ACCOUNT
+from tessera.access.page_reader import READER_ACCOUNT
 from tessera.cli import dashboard
 from tessera.cli.install.choices import PAGE_PORTS
 from tessera.cli.install.manifests import InstallChoices

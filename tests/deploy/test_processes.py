@@ -8,7 +8,7 @@ import msgspec
 from tests.deploy.conftest import Installation, Obj
 
 from tessera import __version__
-from tessera.access.page_tokens import READER_ACCOUNT
+from tessera.access.page_reader import READER_ACCOUNT
 from tessera.agent.base.options import AgentOptions
 from tessera.api.names import ADD_ONS, INSTASLICE_NAMESPACE, MPS_HOST_LABEL
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
@@ -24,7 +24,7 @@ from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.forecast.history_text import HISTORY_NAME
 from tessera.kueue.names import CONFIG_MAP
 from tessera.provisioning.history import RECORDS_NAME
-from tessera.usage.record_text import RECORD_NAME
+from tessera.usage.record import RECORD_NAME
 from tessera.webhook.base import PATHS, WebhookOptions
 
 PARSERS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], Any]] = {

@@ -15,8 +15,7 @@ from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decid
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings, UpgradePolicy
 from tessera.observe.record_player import DECIDERS, replay
-from tessera.replay.recorder import Record
-from tessera.replay.service import Recorders, read_records
+from tessera.replay.recorder import Record, Recorders, read_records
 from tessera.replay.state_codec import decode, encode
 from tessera_lab.simulation.virtual_time import run_virtual
 

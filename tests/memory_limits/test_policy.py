@@ -22,7 +22,7 @@ from tessera.memory_limits.policy import (
     is_plausible,
 )
 from tessera.observe.record_player import DECIDERS, replay
-from tessera.replay.service import Recorders, read_records
+from tessera.replay.recorder import Recorders, read_records
 
 GIB = 2**30
 HOG, NEIGHBOUR, THIRD = PodUid("hog"), PodUid("neighbour"), PodUid("third")

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from tessera.observe.record_player import DeciderKind, replay
-from tessera.replay.recorder import Decider, Decision, FunctionRecorder, Record
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Decider, Decision, FunctionRecorder, Record, Recorders
 from tessera.replay.state_codec import NotPlainError
 
 

@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from tessera.replay.recorder import Decider
-from tessera.replay.service import Recorders, fetch_records, read_records, serve_records
+from tessera.replay.recorder import Decider, Recorders, fetch_records, read_records, serve_records
 
 NAME = f"tessera-test-{os.getpid()}"
 

@@ -8,7 +8,7 @@ from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 
 
 def make_parts(**parts: Any) -> AgentRuntime:

@@ -10,8 +10,7 @@ from tests.usage.conftest import EPOCH, MODEL, WATTS, AgentNode
 
 from tessera.api.nodes.health import CardHealth, CardState
 from tessera.usage.ledger import DAYS_KEPT, HOURS_KEPT, MEMORY, MOST_WATTS, NodeGone, NodeSilent, UsageLedger
-from tessera.usage.record import DAY, HOUR, UNKNOWN, LeaseSeconds, UsageRecord
-from tessera.usage.record_text import decode_record, encode_record
+from tessera.usage.record import DAY, HOUR, UNKNOWN, LeaseSeconds, UsageRecord, decode_record, encode_record
 from tessera.usage.report import CardHours, Grouping, make_report, totals_of_record
 
 

@@ -9,8 +9,10 @@ from tessera.usage.record import (
     DAY,
     HOUR,
     OTHER,
+    USAGE_KEYS,
     USAGE_MODELS,
     USAGE_NAME,
+    USAGE_RECORD,
     USAGE_ROWS,
     CardSeconds,
     LeaseSeconds,
@@ -18,11 +20,12 @@ from tessera.usage.record import (
     Period,
     UsageKey,
     UsageRecord,
+    decode_record,
+    encode_record,
     fold,
     short_name,
     with_label,
 )
-from tessera.usage.record_text import USAGE_KEYS, USAGE_RECORD, decode_record, encode_record
 
 MODEL = "NVIDIA H100"
 START = 1_800_000_000 // DAY * DAY

@@ -17,8 +17,7 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.usage.record import UNKNOWN, UsageRecord, of_namespaces
-from tessera.usage.record_text import BROKEN_KEY, RECORD_KEY, RECORD_NAME, decode_record
+from tessera.usage.record import BROKEN_KEY, RECORD_KEY, RECORD_NAME, UNKNOWN, UsageRecord, decode_record, of_namespaces
 from tessera.usage.satellite import PERIOD, WRITE_PERIOD, UsageOptions, UsageRecorder
 from tessera_lab.simulation.virtual_time import run_virtual
 

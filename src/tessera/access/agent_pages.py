@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.access.page_reader import PageReader
-from tessera.access.page_tokens import AGENT_AUDIENCE
+from tessera.access.page_reader import AGENT_AUDIENCE, PageReader
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, agents_by_node

@@ -12,9 +12,8 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 
-from tessera.access.page_tokens import PAGE_REFUSAL_LIFE, names_audience, read_token
-from tessera.access.review_cache import BusyError, ReviewCache, SilentError
-from tessera.access.reviewer import PathRight, Reviewer
+from tessera.access.page_reader import PAGE_REFUSAL_LIFE, names_audience, read_token
+from tessera.access.reviewer import BusyError, PathRight, ReviewCache, Reviewer, SilentError
 from tessera.clock import Clock
 from tessera.serving.fair_shares import FairPace
 from tessera.status_pages import METRICS_PATH, TEXT, Page

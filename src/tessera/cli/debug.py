@@ -90,7 +90,7 @@ def replay(file: Path, output: Output) -> None:
       tessera debug replay controller.json
     """
     from tessera.limits.processes import RECORD_SIZE
-    from tessera.replay.service import read_records
+    from tessera.replay.recorder import read_records
 
     try:
         with file.open("rb") as stream:  # a pipe or a device has no size beforehand
@@ -111,7 +111,7 @@ def replay(file: Path, output: Output) -> None:
 
 
 async def _fetch_here() -> bytes:
-    from tessera.replay.service import NO_RECORDS, fetch_records
+    from tessera.replay.recorder import NO_RECORDS, fetch_records
 
     try:
         return await fetch_records()

@@ -134,7 +134,7 @@ async def _read(
     """The totals of the controller's record, and the namespaces to report: a tenant may read of some only."""
     from tessera.kube.client.errors import Forbidden, NotFound
     from tessera.kube.resources import CONFIGMAPS
-    from tessera.usage.record_text import RECORD_KEY, RECORD_NAME
+    from tessera.usage.record import RECORD_KEY, RECORD_NAME
 
     end, where = SystemClock().now(), f"ConfigMap {SYSTEM_NAMESPACE}/{RECORD_NAME}"
     try:
@@ -170,7 +170,7 @@ async def _read_as_tenant(
 
 
 def _totals(text: str, where: str, begin: float, end: float) -> "UsageTotals":
-    from tessera.usage.record_text import decode_record
+    from tessera.usage.record import decode_record
     from tessera.usage.report import totals_of_record
 
     try:

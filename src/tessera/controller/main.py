@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tessera.access.page_guard import PageGuard
-from tessera.access.page_tokens import CONTROLLER_AUDIENCE
+from tessera.access.page_reader import CONTROLLER_AUDIENCE
 from tessera.access.reviewer import Reviewer
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.api.nodes.silence import SilentNode
@@ -41,7 +41,7 @@ from tessera.kube.runtime import KubeRuntime
 from tessera.mig.geometry import free_slots, free_starts
 from tessera.mig.names import parse_profile_name
 from tessera.reasons.reason import Reason, Refusal
-from tessera.replay.service import Recorders, serve_records
+from tessera.replay.recorder import Recorders, serve_records
 from tessera.serving.status_server import serve_status
 
 #: Most namespaces with a series of their own in the controller's metrics of quota, those with the largest amounts. A

@@ -50,7 +50,7 @@ from tessera.kube.watch.informer import Informer
 from tessera.observe.queue_reading import read_queue, read_signals
 from tessera.observe.service_rows import ServiceRow, service_rows
 from tessera.signals.page import SignalsPage
-from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_teams
+from tessera.usage.record import RECORD_KEY, RECORD_NAME, decode_teams
 
 T = TypeVar("T")
 

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from tessera import __version__
-from tessera.access.page_reader import PageReader
-from tessera.access.page_tokens import AGENT_AUDIENCE, CONTROLLER_AUDIENCE
+from tessera.access.page_reader import AGENT_AUDIENCE, CONTROLLER_AUDIENCE, PageReader
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP

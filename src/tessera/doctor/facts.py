@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.access.page_tokens import READER_ACCOUNT
+from tessera.access.page_reader import READER_ACCOUNT
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import (
     INSTASLICE_NAMESPACE,

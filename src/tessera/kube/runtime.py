@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 
 
 @dataclass(frozen=True, kw_only=True)

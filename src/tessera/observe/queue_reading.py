@@ -10,8 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tessera.access.page_reader import PageReader
-from tessera.access.page_tokens import CONTROLLER_AUDIENCE
+from tessera.access.page_reader import CONTROLLER_AUDIENCE, PageReader
 from tessera.api.names import SLICE_PROMISED_CONDITION, SYSTEM_NAMESPACE
 from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, case_of, decode_page

@@ -112,7 +112,7 @@ async def add_services(client: Client, usage: Usage) -> Usage:
 
 async def add_teams(client: Client, usage: Usage) -> Usage:
     """The reading with the teams, from the controller's record of GPU-hours."""
-    from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_teams
+    from tessera.usage.record import RECORD_KEY, RECORD_NAME, decode_teams
 
     try:
         record = (await client.get(CONFIGMAPS, RECORD_NAME, SYSTEM_NAMESPACE)).data.get(RECORD_KEY, "")

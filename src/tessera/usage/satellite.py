@@ -25,8 +25,17 @@ from tessera.kube.resources import CONFIGMAPS, NAMESPACES, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.usage.ledger import LeaseOwner, NodeGone, NodeSilent, PageRead, UsageLedger
-from tessera.usage.record import USAGE_TEAMS, UsageRecord, short_name, with_label
-from tessera.usage.record_text import BROKEN_KEY, RECORD_KEY, RECORD_NAME, decode_record, encode_record
+from tessera.usage.record import (
+    BROKEN_KEY,
+    RECORD_KEY,
+    RECORD_NAME,
+    USAGE_TEAMS,
+    UsageRecord,
+    decode_record,
+    encode_record,
+    short_name,
+    with_label,
+)
 
 _log = logging.getLogger(__name__)
 

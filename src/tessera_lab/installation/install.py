@@ -41,7 +41,7 @@ from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera.replay.service import NO_RECORDS, fetch_records
+from tessera.replay.recorder import NO_RECORDS, fetch_records
 from tessera.webhook.base import WebhookOptions
 from tessera.webhook.main import WebhookReplica
 from tessera_lab.apiserver.interfaces import CommandResult

@@ -22,7 +22,7 @@ from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import ComputeMode, GpuEventKind, GpuUuid, Nvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 
 GPU = "nvidia.com/gpu"
 CARDS = "8xA100-40GB"

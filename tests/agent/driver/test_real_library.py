@@ -17,7 +17,7 @@ from tessera.agent.main.wiring import Components
 from tessera.agent.simulated.driver import InlineNvml
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 
 GPU = "nvidia.com/gpu"
 

@@ -22,7 +22,7 @@ from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 from tessera.observe.record_player import DECIDERS, replay
-from tessera.replay.service import Recorders, read_records
+from tessera.replay.recorder import Recorders, read_records
 
 
 def _counted(agent: Agent) -> set[CardRule]:

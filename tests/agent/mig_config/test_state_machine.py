@@ -34,7 +34,7 @@ from tessera.nvml.errors import (
     UnknownNvmlError,
 )
 from tessera.observe.record_player import DECIDERS, replay
-from tessera.replay.service import Recorders, read_records
+from tessera.replay.recorder import Recorders, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable

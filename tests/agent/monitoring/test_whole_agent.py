@@ -19,7 +19,7 @@ from tessera.cli.agent import node_satellites
 from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError
 from tessera.nvml.measurements import Quantity
 from tessera.observe.usage_rows import card_rows
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 from tessera_lab.activity.card_faults import FAULTS, mend_card
 
 Read = Callable[[bytes, str], Rows]

@@ -25,7 +25,7 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node
 from tessera.kube.watch.informer import Informer
 from tessera.observe.record_player import DECIDERS, replay
-from tessera.replay.service import Recorders, read_records
+from tessera.replay.recorder import Recorders, read_records
 from tessera_lab.apiserver.main.server import ApiServer
 
 

@@ -34,8 +34,20 @@ from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, Spa
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.reasons.reason import Blocker, Full
 from tessera.signals.page import REQUESTS, Service, SignalsPage
-from tessera.usage.record import HOUR, OTHER, CardSeconds, LeaseSeconds, NodeMark, Period, UsageKey, UsageRecord
-from tessera.usage.record_text import RECORD_KEY, RECORD_NAME, decode_record, encode_record
+from tessera.usage.record import (
+    HOUR,
+    OTHER,
+    RECORD_KEY,
+    RECORD_NAME,
+    CardSeconds,
+    LeaseSeconds,
+    NodeMark,
+    Period,
+    UsageKey,
+    UsageRecord,
+    decode_record,
+    encode_record,
+)
 from tessera.usage.report import totals_of_record
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.interfaces import UserInfo

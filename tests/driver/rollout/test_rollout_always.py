@@ -30,7 +30,7 @@ from tessera.driver.rollout.node_view import NodeView, read_node_view
 from tessera.driver.rollout.rollout import InFlight
 from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
 from tessera.kube.resources import Node, Pod
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 
 FIRST, SECOND, CRASHING, MISSING, UNSURE = "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd", "eeeeeeeeee"
 SETS = {FIRST: GOOD, SECOND: GOOD, CRASHING: CRASHES, MISSING: NO_IMAGE, UNSURE: NOT_VALIDATED, OTHER_KERNEL: GOOD}

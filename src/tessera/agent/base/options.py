@@ -10,7 +10,7 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.driver_status import MARKER_FOLDER
 from tessera.api.sharing.profile import MigStrategy
 from tessera.kubelet.sockets import PLUGIN_DIR
-from tessera.replay.service import SOCKET
+from tessera.replay.recorder import SOCKET
 
 
 class ValidationMode(Enum):

@@ -16,7 +16,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous import AsyncNvml
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 from tessera.status_pages import JsonDocuments
 
 #: Reboots the node, or asks for that; returns or raises OSError soon, and the machine goes down after that.

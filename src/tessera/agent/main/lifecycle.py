@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from tessera.access.page_guard import PageGuard
-from tessera.access.page_tokens import AGENT_AUDIENCE
+from tessera.access.page_reader import AGENT_AUDIENCE
 from tessera.access.reviewer import Reviewer
 from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.host import RunOnHost
@@ -60,7 +60,7 @@ from tessera.kube.resources import Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
-from tessera.replay.service import Recorders, serve_records
+from tessera.replay.recorder import Recorders, serve_records
 from tessera.serving.status_server import serve_status
 from tessera.status_pages import JsonDocuments
 

@@ -97,7 +97,7 @@ async def _add_teams_as_tenant(client: "Client", usage: "Usage", namespace: str)
     from tessera.dashboard.view.objects import GPU_HOURS
     from tessera.kube.client.errors import ApiError
     from tessera.observe.reading import TEAMS_UNKNOWN
-    from tessera.usage.record_text import decode_teams
+    from tessera.usage.record import decode_teams
 
     try:
         record = (await read_as_tenant(client, GPU_HOURS, namespace)).record

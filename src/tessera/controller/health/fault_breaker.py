@@ -39,7 +39,7 @@ from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NAMESPACES, NODES, Node
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_parts
-from tessera.replay.service import Recorders
+from tessera.replay.recorder import Recorders
 
 
 class RuleCount(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.replay.service import SOCKET
+from tessera.replay.recorder import SOCKET
 from tessera.status_pages import OnListening
 
 

@@ -12,8 +12,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from tessera.access.review_cache import ReviewCache
-from tessera.access.reviewer import Person, Reviewer, Right
+from tessera.access.reviewer import Person, ReviewCache, Reviewer, Right
 from tessera.clock import Clock
 from tessera.serving.fair_shares import FairPace
 

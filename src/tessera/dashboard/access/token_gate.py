@@ -10,8 +10,7 @@
 import hashlib
 import secrets
 
-from tessera.access.review_cache import BusyError, ReviewCache, SilentError
-from tessera.access.reviewer import Person, Reviewer
+from tessera.access.reviewer import BusyError, Person, ReviewCache, Reviewer, SilentError
 from tessera.clock import Clock
 from tessera.dashboard.access.answered_rights import REFUSAL_LIFE, RIGHTS_LIFE
 from tessera.dashboard.access.rights import PAGE_REVIEWS, Rights

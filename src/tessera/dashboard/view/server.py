@@ -36,8 +36,7 @@ from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.signals.page import SignalsPage
-from tessera.usage.record import of_namespaces
-from tessera.usage.record_text import decode_record, encode_record
+from tessera.usage.record import decode_record, encode_record, of_namespaces
 from tessera.visibility import Redactor, Visibility
 
 #: Most answers of the API view.tessera.dev that the page remembers for two seconds; the oldest is forgotten. One for
