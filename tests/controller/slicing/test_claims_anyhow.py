@@ -30,6 +30,8 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     request("x", "mig-1g.5gb.tessera.dev"),
     request("x", "mig-3g.20gb.tessera.dev"),
     request("x", "mig-1g.5gb.tessera.dev", count=2),
+    request("x", "mig-1g.5gb.tessera.dev", **selecting("device.attributes['gpu.tessera.dev'].index == 1")),
+    request("x", "mig-1g.5gb.tessera.dev", **selecting("device.attributes['gpu.tessera.dev'].start in [0, 4]")),
     request("x", WHOLE),
     request("x", SHARES),
     request("x", SHARES, count=2),
