@@ -3,11 +3,11 @@
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -54,16 +54,19 @@ expect.set_options(timeout=60_000)
 WIDTHS = (390, 768, 1280)
 
 #: The width at which a story is looked at thoroughly, by theme. Colours do not depend on the width, nor places on them.
-THOROUGH = {"light": (1280,), "dark": (390,)}
+THOROUGH: Mapping[Literal["light", "dark"], int] = {"light": 1280, "dark": 390}
 
 
-#: How many controls are between the one that has the focus and a later one: where each is, need not be asked.
-TABS_BETWEEN = """target => {
+#: Gives the focus to the control before a target, in the order of Tab.
+FOCUS_BEFORE = """target => {
   const controls = [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex]')]
     .filter(each => each.tabIndex >= 0 && !each.disabled && each.getClientRects().length);
-  return Math.max(0, controls.indexOf(target) - controls.indexOf(document.activeElement) - 1);
+  controls[controls.indexOf(target) - 1].focus();
 }"""
 
+
+#: Selects the sheet of a card, a pod or a node.
+SHEET = "aside"
 
 #: Makes the gate of a page; it runs on the event loop of the page's server.
 MakeGate = Callable[[FeedGroup], Awaitable[Gate]]
@@ -169,14 +172,12 @@ class Visitor:
 
     Attributes:
         page: the browser's page.
-        theme: ``light`` or ``dark``.
         errors: what the browser complained about: scripts, the Content-Security-Policy, connections.
         requests: addresses that the page asked for.
     """
 
-    def __init__(self, context: BrowserContext, url: str, theme: str) -> None:
+    def __init__(self, context: BrowserContext, url: str) -> None:
         self.page: Page = context.new_page()
-        self.theme = theme
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
@@ -200,58 +201,53 @@ class Visitor:
         return self.page.get_by_role("region", name=name, exact=True)
 
     def press_on(self, target: Locator, key: str = "Enter") -> None:
-        """Goes to a control by Tab alone, and presses a key there."""
-        target.wait_for()
-        for _ in range(target.evaluate(TABS_BETWEEN)):
-            self.page.keyboard.press("Tab")
-        for _ in range(400):
-            if target.evaluate("element => element === document.activeElement"):
-                self.page.keyboard.press(key)
-                return
-            self.page.keyboard.press("Tab")
-        raise AssertionError(f"no Tab leads to {target}")
+        """Goes to a control by Tab from the one before it, and presses a key there."""
+        target.evaluate(FOCUS_BEFORE)
+        self.page.keyboard.press("Tab")
+        expect(target).to_be_focused()
+        self.page.keyboard.press(key)
 
-    def check(self, colours: str | None = "") -> None:
+    def check(self, part: str = "") -> None:
         """The page keeps nobody out, fits its width, asks no other host, and the browser has nothing to complain.
 
         Args:
-            colours: selects what has the contrast of its texts looked at, which takes three quarters of the time; all
-                if it is empty, nothing if it is None.
+            part: selects what is looked at, since a full page takes a second; all of it if it is empty.
         """
         self.check_fit()
-        self._look({"rules": {"color-contrast": {"enabled": colours == ""}}})
-        if colours:
-            self._look({"runOnly": ["color-contrast"]}, colours)
+        self._look(part)
         assert {url.split("/")[2] for url in self.requests} == {self.page.url.split("/")[2]}
         assert self.errors == []
 
-    def _look(self, rules: Mapping[str, object], at: str | None = None) -> None:
-        found = Axe().run(self.page, context=at, options={"resultTypes": ["violations"], **rules})
+    def _look(self, part: str = "", **options: object) -> None:
+        found = Axe().run(self.page, context=part or None, options={"resultTypes": ["violations"], **options})
         assert found.response["passes"], "axe looked at nothing"
         assert found.violations_count == 0, found.generate_report()
 
-    def check_widths(self, name: str, at: Locator | None = None, thorough: Collection[int] | None = None) -> None:
-        """Looks at the page on a phone, a tablet and a laptop; keeps a picture of each.
+    def check_widths(self, name: str, at: Locator | None = None, *, everywhere: bool = False) -> None:
+        """Looks at the page on a phone, a tablet and a laptop, and in both themes; keeps a picture of each.
 
         Args:
             name: of the pictures.
-            at: the region that the pictures show; the top of the page if it is None. Only there and in an open sheet
-                are contrasts looked at: other stories look at the whole page.
-            thorough: the widths for :meth:`check`, which takes a second for a full page; those of :data:`THOROUGH`
-                if it is None. The first of them has contrasts looked at.
+            at: the region that the pictures show; the top of the page if it is None. It and an open sheet are looked
+                at alone: other stories look at the whole page.
+            everywhere: :meth:`check` looks at each width, not only at those of :data:`THOROUGH`.
         """
-        colours: str | None = ""
-        if at is not None:
-            colours = f'[aria-label="{at.get_attribute("aria-label")}"], aside'
-        for width in WIDTHS:
-            self.page.set_viewport_size({"width": width, "height": 800})
-            if width in (THOROUGH[self.theme] if thorough is None else thorough):
-                self.check(colours)
-                colours = None
-            self.check_fit()
-            if at is not None:
-                at.evaluate("element => element.scrollIntoView()")
-            self.picture(f"{name}-{width}-{self.theme}", whole=False)
+        part = "" if at is None else f'[aria-label="{at.get_attribute("aria-label")}"], {SHEET}'
+        for theme, thorough in THOROUGH.items():
+            self.page.emulate_media(color_scheme=theme)
+            for width in WIDTHS if theme == "light" or PICTURES else (thorough,):
+                self.page.set_viewport_size({"width": width, "height": 800})
+                if theme == "light" and width == thorough:
+                    self.check(part)
+                elif width == thorough:
+                    self._look(part, runOnly=["color-contrast"])
+                elif everywhere:
+                    self._look(part, rules={"color-contrast": {"enabled": False}})
+                self.check_fit()
+                if at is not None:
+                    at.evaluate("element => element.scrollIntoView()")
+                self.picture(f"{name}-{width}-{theme}", whole=False)
+        self.page.emulate_media(color_scheme="light")
 
     def check_fit(self) -> None:
         """Nothing is wider than the window, and no value runs into the next one."""
@@ -262,7 +258,7 @@ class Visitor:
     def picture_of(self, part: Locator, name: str) -> None:
         """Keeps a picture of a part of the page, where pictures are wanted."""
         if PICTURES:
-            part.screenshot(path=Path(PICTURES) / f"{name}-{self.theme}.png")
+            part.screenshot(path=Path(PICTURES) / f"{name}-light.png")
 
     def picture(self, name: str, *, whole: bool = True) -> None:
         """Keeps a picture of the whole page or of what fits the window, where pictures are wanted."""
@@ -278,7 +274,7 @@ def visit(browser: Browser, live: LivePage) -> Iterator["Visits"]:
 
 
 class Visits:
-    """Opens the page with a width and a theme.
+    """Opens the page with a width.
 
     Args:
         browser: the browser.
@@ -290,23 +286,23 @@ class Visits:
         self._live = live
         self._contexts: list[BrowserContext] = []
 
-    def __call__(self, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
+    def __call__(self, part: str = "", *, width: int = 1280) -> Visitor:
         assert self._live is not None
-        return self.before(self._live, part, width=width, theme=theme).await_live()
+        return self.before(self._live, part, width=width).await_live()
 
-    def before(self, live: LivePage, part: str = "", *, width: int = 1280, theme: str = "light") -> Visitor:
+    def before(self, live: LivePage, part: str = "", *, width: int = 1280) -> Visitor:
         """A visitor whose page may not show the cluster yet."""
-        return self.at(live.url + part, width=width, theme=theme)
+        return self.at(live.url + part, width=width)
 
-    def at(self, url: str, *, width: int = 1280, theme: str = "light") -> Visitor:
+    def at(self, url: str, *, width: int = 1280) -> Visitor:
         """A visitor at an address."""
         context = self._browser.new_context(
             viewport={"width": width, "height": 800},
-            color_scheme="dark" if theme == "dark" else "light",
+            color_scheme="light",
             reduced_motion="reduce",
         )
         self._contexts.append(context)
-        return Visitor(context, url, theme)
+        return Visitor(context, url)
 
     def close(self) -> None:
         for each in self._contexts:

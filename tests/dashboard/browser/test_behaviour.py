@@ -139,7 +139,7 @@ def test_the_keyboard_is_enough(visit: Visits) -> None:
     expect(visitor.page.get_by_label("Filter")).to_have_value("")
     keys.press("m")
     expect(visitor.region("Cards").get_by_role("button", name="rows")).to_have_attribute("aria-pressed", "true")
-    visitor.check()
+    visitor.check('[aria-label="Cards"]')
 
 
 @pytest.mark.parametrize("width", [390, *(pytest.param(width, marks=pytest.mark.soak) for width in (768, 1280))])
@@ -203,10 +203,10 @@ def test_teams_are_added_up_and_chosen_where_a_label_names_them(visit: Visits, l
     sums = visitor.region("Use by team")
     expect(sums.get_by_role("row", name=re.compile("^vision"))).to_contain_text("5.2")
     expect(sums.get_by_role("row")).to_have_count(2)
-    visitor.press_on(sums.get_by_role("button", name="namespace", exact=True))
+    sums.get_by_role("button", name="namespace", exact=True).press("Enter")
     expect(sums.get_by_role("row", name=re.compile("research is mine"))).to_be_visible()
     sums.locator(".switch").get_by_role("button", name="team").click()
-    visitor.press_on(sums.get_by_role("button", name="vision"))
+    sums.get_by_role("button", name="vision").press("Enter")
     expect(visitor.page.get_by_label("Filter")).to_have_value("team:vision")
     expect(visitor.region("Pods with cards")).to_contain_text("13 pods")
     visitor.page.get_by_label("Filter").fill("")

@@ -76,11 +76,10 @@ def sign_in(visitor: Visitor) -> None:
     form.get_by_role("button", name="Sign in by localhost").click()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_visitor_signs_in_by_the_provider_and_comes_back_to_the_same_view(
-    theme: str, visit: Visits, page: LivePage, provider: LoopbackProvider, cluster: Cluster
+    visit: Visits, page: LivePage, provider: LoopbackProvider, cluster: Cluster
 ) -> None:
-    visitor = visit.before(page, "#q=ns%3Ateam", theme=theme)
+    visitor = visit.before(page, "#q=ns%3Ateam")
     expect(visitor.page.get_by_role("button", name="Sign in by localhost")).to_be_visible()
     assert all("401" in each for each in visitor.errors)
     visitor.errors.clear()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from playwright.sync_api import Browser, expect
-from tests.dashboard.browser.conftest import LivePage, Visits
+from tests.dashboard.browser.conftest import SHEET, LivePage, Visits
 from tests.dashboard.browser.scene import scene
 from tests.dashboard.test_past import StandIn, matrix
 
@@ -54,18 +54,17 @@ def answer(live: LivePage, prometheus: StandIn) -> Iterator[Callable[[Answer], N
     live.forget_past()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_range_is_chosen_by_the_keyboard_and_stands_in_the_address(theme: str, visit: Visits) -> None:
-    visitor = visit(theme=theme)
+def test_a_range_is_chosen_by_the_keyboard_and_stands_in_the_address(visit: Visits) -> None:
+    visitor = visit()
     past = visitor.region("The last hours")
     expect(past.get_by_role("img", name=re.compile("^busy: "))).to_be_visible()
-    visitor.press_on(past.get_by_role("button", name="7 d", exact=True))
+    past.get_by_role("button", name="7 d", exact=True).press("Enter")
     expect(past.get_by_role("heading", name="The last 7 d")).to_be_visible()
     named = r"^power: [\d.]+ k?W at \w{3},? \d+ \w{3},? \d\d:\d\d, .* in 7 days$"
     expect(past.get_by_role("img", name=re.compile(named))).to_be_visible()
     assert "t=7d" in visitor.page.url
     visitor.check_widths("live-page-past", past)
-    again = visit(visitor.page.url.rpartition("/")[2], theme=theme)
+    again = visit(visitor.page.url.rpartition("/")[2])
     chosen = again.region("The last hours").get_by_role("button", name="7 d", exact=True)
     expect(chosen).to_have_attribute("aria-pressed", "true")
     chosen.page.get_by_role("button", name="as seen here").click()
@@ -88,10 +87,10 @@ def test_a_card_has_its_past(visit: Visits) -> None:
     visitor = visit()
     visitor.region("Cards").get_by_role("button", name=re.compile("^card 0, H100")).click()
     sheet = visitor.page.get_by_role("complementary", name="Card")
-    visitor.press_on(sheet.get_by_role("button", name="24 h", exact=True))
+    sheet.get_by_role("button", name="24 h", exact=True).press("Enter")
     expect(sheet.get_by_role("img", name=re.compile(r"^heat: \d+ °C at "))).to_be_visible()
     expect(sheet.get_by_role("img", name=re.compile("^memory: "))).to_be_visible()
-    visitor.check()
+    visitor.check(SHEET)
     visitor.picture("live-page-past-card", whole=False)
 
 

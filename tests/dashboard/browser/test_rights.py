@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 from tests.dashboard.access.conftest import Guarded
-from tests.dashboard.browser.conftest import LivePage, MakeGate, Visitor, Visits
+from tests.dashboard.browser.conftest import SHEET, LivePage, MakeGate, Visitor, Visits
 from tests.dashboard.browser.scene import scene
 
 from tessera.access.reviewer import Reviewer
@@ -75,9 +75,8 @@ def refusals(visitor: Visitor) -> None:
     visitor.errors.clear()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_page_that_wants_a_token_gets_it_in_a_header(theme: str, visit: Visits, closed: LivePage) -> None:
-    visitor = visit.before(closed, theme=theme)
+def test_a_page_that_wants_a_token_gets_it_in_a_header(visit: Visits, closed: LivePage) -> None:
+    visitor = visit.before(closed)
     form = visitor.page.get_by_role("form", name="Sign in")
     expect(form.get_by_text("Sign in with a token of your account in the cluster.")).to_be_visible()
     expect(form.get_by_role("alert")).to_have_count(0)
@@ -136,7 +135,7 @@ def test_who_has_no_token_sees_tiles_without_names(visit: Visits, opened: LivePa
     expect(visitor.region("Cards").get_by_role("button", name="needs a reset: XID 48")).to_be_visible()
     visitor.region("Cards").get_by_role("button", name=re.compile("^card 0, A100.* 1 idle")).click()
     expect(visitor.page.get_by_role("complementary").get_by_text("The last hours")).to_be_visible()
-    visitor.check()
+    visitor.check(SHEET)
     visitor.picture("live-page-hidden", whole=False)
     visitor.page.keyboard.press("Escape")
     note.get_by_role("button", name="Sign in").click()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, expect
-from tests.dashboard.browser.conftest import WIDTHS, LivePage, Visitor, Visits
+from tests.dashboard.browser.conftest import SHEET, THOROUGH, LivePage, Visitor, Visits
 from tests.dashboard.browser.scene import NOW, scene, withheld
 
 from tessera.access.agent_pages import FleetUsage
@@ -121,21 +121,17 @@ STORIES = {
     "team": team_uses,
     "services": services,
 }
-#: Themes differ in colours alone, so `make test` looks at the whole page in the dark once, at all widths.
-THEMES = ["light", pytest.param("dark", marks=pytest.mark.soak)]
 
 
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("story", STORIES)
-def test_a_stranger_finds(story: str, theme: str, visit: Visits) -> None:
-    visitor = visit(theme=theme)
+def test_a_stranger_finds(story: str, visit: Visits) -> None:
+    visitor = visit()
     answer = STORIES[story](visitor)
     visitor.check_widths(f"live-page-{story}", answer)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_each_kind_of_card_is_drawn_as_it_is(theme: str, visit: Visits) -> None:
-    visitor = visit("#form=rows", theme=theme)
+def test_each_kind_of_card_is_drawn_as_it_is(visit: Visits) -> None:
+    visitor = visit("#form=rows")
     cards = visitor.region("Cards")
     expect(cards.get_by_role("button", name=re.compile("^card "))).to_have_count(10)
     kinds = ("slices on demand", "whole", "not offered", "fixed MIG", "4 time slices", "5 MPS shares")
@@ -157,13 +153,10 @@ def test_each_kind_of_card_is_drawn_as_it_is(theme: str, visit: Visits) -> None:
     visitor.picture_of(cards, "live-page-cards")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_cordoned_card_is_not_broken_and_a_free_one_may_be_for_nobody(
-    theme: str, live: LivePage, visit: Visits
-) -> None:
+def test_a_cordoned_card_is_not_broken_and_a_free_one_may_be_for_nobody(live: LivePage, visit: Visits) -> None:
     usage, node = withheld()
     live.publish(make_documents(FleetUsage(nodes=(usage,)), (), (), nodes=[node]))
-    visitor = visit("#form=rows", theme=theme)
+    visitor = visit("#form=rows")
     by_hand = visitor.region("Cordoned by hand")
     for text in ("gpu-7, card 0", "cordoned by hand: fan is loud", "team/web-1", "the pods on it keep running"):
         expect(by_hand.get_by_text(text).first).to_be_visible()
@@ -179,32 +172,29 @@ def test_a_cordoned_card_is_not_broken_and_a_free_one_may_be_for_nobody(
     visitor.page.get_by_label("State").select_option("cordoned")
     expect(visitor.region("Cards").get_by_role("button", name=re.compile("^card "))).to_have_count(1)
     visitor.page.get_by_label("State").select_option("")
-    visitor.check_widths("live-page-cordoned")
+    visitor.check_widths("live-page-cordoned", by_hand)
 
 
-def test_the_mosaic_says_in_words_what_it_shows_in_colours(visit: Visits) -> None:
+def test_the_picture_of_the_fleet_is_first(visit: Visits) -> None:
     visitor = visit()
+    failed = visitor.region("Cards").get_by_title("research/trainer-0, card failed, busy n/a")
+    expect(failed).to_be_in_viewport()
     for name in (
         "card 0, A100-SXM4-40GB, 1 being made, 1 busy",
         "card 1, H100 80GB HBM3, 1 held, needs a reset: XID 48",
         "card 1, A100-SXM4-40GB, 3 busy, 2 free",
     ):
         expect(visitor.region("Cards").get_by_role("button", name=name)).to_be_visible()
-    visitor.check()
-    visitor.picture("live-page-mosaic")
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_picture_of_the_fleet_is_first(theme: str, visit: Visits) -> None:
-    visitor = visit(theme=theme)
-    failed = visitor.region("Cards").get_by_title("research/trainer-0, card failed, busy n/a")
-    expect(failed).to_be_in_viewport()
-    colours = {
-        title: visitor.region("Cards").get_by_title(title).first.evaluate("e => getComputedStyle(e).backgroundColor")
+    parts = [
+        visitor.region("Cards").get_by_title(title).first
         for title in ("research/trainer-0, card failed", "3g.20gb: team/batch-3", "team/vllm", "team/forgotten")
-    }
-    assert len(set(colours.values())) == len(colours), "lost, unknown, busy and unused differ"
-    visitor.check_widths("live-page", thorough=WIDTHS if theme == "light" else None)
+    ]
+    for theme in THOROUGH:
+        visitor.page.emulate_media(color_scheme=theme)
+        colours = {part.evaluate("element => getComputedStyle(element).backgroundColor") for part in parts}
+        assert len(colours) == len(parts), "lost, unknown, busy and unused differ"
+    visitor.check_widths("live-page", everywhere=True)
+    visitor.picture("live-page-mosaic")
 
 
 def test_pods_with_state_load_and_memory(visit: Visits) -> None:
@@ -225,12 +215,12 @@ def test_pods_with_state_load_and_memory(visit: Visits) -> None:
 
 @pytest.mark.parametrize("words", ["", "ns:team"])
 def test_a_phone_answers_where_a_pod_is_and_why_it_waits_on_its_first_screen(words: str, visit: Visits) -> None:
-    visitor = visit(f"#q={words}", width=390)
-    first = visitor.region("Pods that match" if words else "Waiting").get_by_role("listitem").first
+    visitor, region = visit(f"#q={words}", width=390), "Pods that match" if words else "Waiting"
+    first = visitor.region(region).get_by_role("listitem").first
     expect(first.get_by_text("team/big")).to_be_in_viewport(ratio=1)
     expect(first.get_by_text("number 1 of 2")).to_be_in_viewport(ratio=1)
     expect(first.get_by_text("not enough free memory slots for 7g.40gb")).to_be_in_viewport(ratio=1)
-    visitor.check()
+    visitor.check(f'[aria-label="{region}"]')
 
 
 def test_a_pod_leads_to_its_reason_its_queue_its_events_and_its_card_and_that_to_its_node(visit: Visits) -> None:
@@ -244,7 +234,7 @@ def test_a_pod_leads_to_its_reason_its_queue_its_events_and_its_card_and_that_to
     sheet.get_by_role("button", name="team/big").click()
     expect(sheet.get_by_role("heading", name="team/big")).to_be_focused()
     expect(sheet.get_by_role("region", name="Events")).to_contain_text("SliceWaiting 2 m ago, 3 times")
-    visitor.check_widths("live-page-pod", thorough=WIDTHS)
+    visitor.check_widths("live-page-pod", sheet)
     visitor.page.keyboard.press("Escape")
     visitor.region("Pods with cards").get_by_role("button", name="team/vllm").click()
     sheet.get_by_role("button", name="gpu-1, card 0").click()
@@ -268,7 +258,7 @@ def test_a_silent_node_says_why_and_what_to_do(visit: Visits) -> None:
     ).to_be_visible()
     expect(node.get_by_text("has no running agent: its cards stay as they are until it runs")).to_be_visible()
     expect(node.get_by_text("kubectl describe node gpu-3")).to_be_visible()
-    visitor.check_widths("live-page-node", thorough=WIDTHS)
+    visitor.check_widths("live-page-node", node)
 
 
 def test_a_card_says_how_its_pod_uses_it_badly(visit: Visits) -> None:
@@ -277,7 +267,7 @@ def test_a_card_says_how_its_pod_uses_it_badly(visit: Visits) -> None:
     sheet = visitor.page.get_by_role("complementary", name="Card")
     expect(sheet.get_by_text("Slowed down: hw thermal.")).to_be_visible()
     expect(sheet.get_by_text("throttled for 25m: its card is slowed down by heat")).to_be_visible()
-    visitor.check()
+    visitor.check(SHEET)
     visitor.picture_of(sheet, "live-page-slow-card")
 
 
@@ -294,7 +284,7 @@ def test_the_last_hours_of_the_fleet_and_of_a_card(visit: Visits) -> None:
     expect(past.get_by_role("img", name=re.compile(r"busy: 26 % at \d\d:\d\d, 20 % to 58 %"))).to_be_visible()
     visitor.region("Cards").get_by_role("button", name=re.compile("^card 0, H100")).click()
     expect(visitor.page.get_by_role("img", name=re.compile(r"memory: 3 % at \d\d:\d\d"))).to_be_visible()
-    visitor.check()
+    visitor.check(SHEET)
     visitor.picture("live-page-card", whole=False)
 
 
@@ -330,11 +320,10 @@ def held(count: int, unshown: int, **kueue: Any) -> dict[str, Document]:
     return {**scene(), **found, "kueue": KueueDocument(**kueue)}
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_what_waits_in_kueue_and_what_is_not_shown_of_it(theme: str, visit: Visits, live: LivePage) -> None:
+def test_what_waits_in_kueue_and_what_is_not_shown_of_it(visit: Visits, live: LivePage) -> None:
     note = "places in queues are not known: the page's account may not list localqueues.kueue.x-k8s.io"
     live.publish(held(6, 50, notes=("Kueue has more Workloads than this page reads at once", note)))
-    visitor = visit(theme=theme)
+    visitor = visit()
     queue = visitor.region("Waiting in Kueue")
     expect(queue.get_by_role("listitem").first).to_contain_text("number 1 of at least 1,000 in the queue slices")
     expect(queue.get_by_text("Kueue has more Workloads than this page reads at once.")).to_be_visible()
