@@ -327,6 +327,20 @@ async def watched_by_kubelet(node: Node) -> AsyncIterator[Kubelet]:
         await asyncio.wait({task})
 
 
+async def test_kubelet_waits_for_a_socket_on_which_nobody_listens_yet(node: Node) -> None:
+    early, moved = node.registry / "early-reg.sock", node.plugins / "moved"
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(early))
+        async with watched_by_kubelet(node) as kubelet:
+            with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
+                await node.info(early)
+            async with node.serving(FakeDriver()) as own:
+                await kubelet.until(1)
+                moved.hardlink_to(own)
+                moved.replace(early)
+                await kubelet.until(2)
+
+
 async def test_every_claim_of_an_update_is_prepared_once_and_at_the_first_try(node: Node) -> None:
     """Claims come before, while nobody acts, and afterwards; the first agent's registration outlives its calls."""
     state: Counter[str] = Counter()

@@ -297,7 +297,9 @@ class ClaimRegistry:
 
     async def _register(self, path: Path) -> tuple[str, GrpcClaimClient]:
         async with grpc.aio.insecure_channel(f"unix:{path}", options=OPTIONS) as channel:
-            info = await GET_INFO.unary(channel)(registration.InfoRequest(), timeout=REGISTRATION_TIMEOUT)
+            # Kubelet dials for as long: the socket's file is there a moment before its server listens.
+            ask = GET_INFO.unary(channel)
+            info = await ask(registration.InfoRequest(), timeout=REGISTRATION_TIMEOUT, wait_for_ready=True)
             error = ""
             version = next((each for each in CLAIM_SERVICES if each in info.supported_versions), "")
             if info.type != "DRAPlugin":
