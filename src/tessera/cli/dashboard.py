@@ -14,7 +14,7 @@ from tessera.cli.base.page_options import (
     provider_options,
     without_token_option,
 )
-from tessera.cli.base.process import log_option, run_process, start_log
+from tessera.cli.base.process import address_option, log_option, run_process, start_log
 
 if TYPE_CHECKING:
     from tessera.explain.explanation import ExplanationReport
@@ -88,6 +88,7 @@ _IN_CLUSTER: Mapping[str, Any] = {
     help="With --in-cluster: serve that port by TLS with tls.crt and tls.key of this folder, if they exist; with ca.crt"
     " too, callers need a certificate of that authority.  [default: plain gRPC]",
 )
+@address_option
 @log_option
 @cluster_options
 @report_errors
@@ -147,6 +148,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     except ValueError as error:
         raise CommandError(f"error: {error}") from None
     return PageOptions(
+        address=values["http_address"],
         port=values["port"],
         http_port=values["http_port"],
         api_port=values["api_port"],
