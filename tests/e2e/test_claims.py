@@ -1,6 +1,7 @@
 """A pod with a ResourceClaim runs on its slice: with Tessera in the lab, and with its agent as a process of its own."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,10 @@ def test_a_pod_runs_on_the_slice_of_its_claim(cluster: RunningLab, lab_arguments
     if "--no-tessera" in lab_arguments:
         cluster.tessera("install", "--claim-driver", "gpu.tessera.dev", "--image", "tessera:dev")
         cluster.kubectl("label", "node", "node-1", "tessera.dev/device-api=dra")
+        cluster.kubectl("rollout", "status", "deployment/tessera-dashboard", "-n", "tessera-system", "--timeout=120s")
     cluster.apply(TEMPLATE)
     cluster.apply(POD)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=120s")
+    cluster.eventually(lambda: _is_ready(cluster, "p"))
     assert cluster.kubectl("get", "resourceclaims", "--no-headers").split()[1] == "allocated,reserved"
     assert "3g.20gb" in cluster.tessera("map")
     controller = cluster.kubectl("get", "deployment", "tessera-controller", "-n", "tessera-system", "-o", "yaml")
@@ -60,7 +62,7 @@ def test_an_update_of_the_agent_fails_no_claim(cluster: RunningLab, lab_argument
     while before in _agents(cluster) or len(names) < 3:
         name = f"u{len(names)}"
         cluster.apply({**POD, "metadata": {**POD["metadata"], "name": name}})
-        cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+        cluster.eventually(partial(_is_ready, cluster, name))
         cluster.kubectl("delete", "pod", name, "--wait=false")
         names.append(name)
     cluster.kubectl("rollout", "status", "daemonset/tessera-agent", "-n", "tessera-system", "--timeout=120s")
@@ -70,7 +72,10 @@ def test_an_update_of_the_agent_fails_no_claim(cluster: RunningLab, lab_argument
 
 
 def _agents(cluster: RunningLab) -> list[str]:
-    found = cluster.kubectl(
-        "get", "pods", "-n", "tessera-system", "-l", "app.kubernetes.io/name=tessera-agent", "-o", "name"
-    )
-    return found.split()
+    found = cluster.get("pods", "-n", "tessera-system", "-l", "app.kubernetes.io/name=tessera-agent")["items"]
+    return [each["metadata"]["name"] for each in found]
+
+
+def _is_ready(cluster: RunningLab, pod: str) -> bool:
+    conditions = cluster.get("pod", pod)["status"].get("conditions", ())
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from tests.support.cluster_user import ClusterUser
-from tests.support.running_lab import TIMEOUT
+from tests.support.command_line import run_tessera
+from tests.support.running_lab import ROOT, TIMEOUT
 
 
 def demo(temporary: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tessera", "demo", *arguments]
-    environment = {**os.environ, "TMPDIR": str(temporary), **env}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    return run_tessera(
+        "demo", *arguments, env={**os.environ, "TMPDIR": str(temporary), **env}, cwd=ROOT, timeout=TIMEOUT
+    )
 
 
 def processes_below(folder: Path) -> list[str]:
@@ -115,7 +117,11 @@ def test_the_demo_can_stay_and_every_line_that_it_suggests_works(temporary: Path
     assert len(suggested) >= 6
     for line in suggested:
         command = line.partition("#")[0].partition("| jq")[0]
-        ran = subprocess.run(command, shell=True, env=asked, capture_output=True, text=True, timeout=180)
+        program, *words = shlex.split(command)
+        if program == "tessera":
+            ran = run_tessera(*words, env=asked, cwd=ROOT, timeout=TIMEOUT)
+        else:
+            ran = subprocess.run(command, shell=True, env=asked, capture_output=True, text=True, timeout=TIMEOUT)
         assert (ran.returncode, ran.stderr) == (0, ""), line
     assert not lab_folder.exists()
     assert processes_below(lab_folder) == []

@@ -1,6 +1,5 @@
 """The chart on a running lab, by the real Helm, as the article installs NVIDIA's operator."""
 
-import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -28,9 +27,7 @@ def lab_arguments() -> list[str]:
 
 
 def helm(cluster: RunningLab, *arguments: str) -> str:
-    done = cluster.run(HELM, *arguments, "--namespace", "kube-system")
-    assert done.returncode == 0, f"helm {shlex.join(arguments)}: {done.stdout}{done.stderr}"
-    return done.stdout
+    return cluster.helm(*arguments, "--namespace", "kube-system")
 
 
 def offered(cluster: RunningLab) -> dict[str, str]:
@@ -123,9 +120,7 @@ def test_the_notes_tell_what_has_no_effect(case: str, cluster: RunningLab, tmp_p
 def test_the_notes_tell_that_helms_own_namespace_lacks_its_label(cluster: RunningLab) -> None:
     def notes(*more: str) -> str:
         dry = ("install", "trial", str(FOLDER), "--dry-run=client", "--namespace", "tessera-system", *more)
-        done = cluster.run(HELM, *dry)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.partition("\nNOTES:\n")[2]
+        return cluster.helm(*dry).partition("\nNOTES:\n")[2]
 
     label = "kubectl label namespace tessera-system pod-security.kubernetes.io/enforce=privileged"
     assert label in notes()
@@ -150,7 +145,6 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequenc
     assert "nvidia-time-slicing-config" in notes  # named by the values, and not there yet
     for name in ("time-slicing", "mig"):
         cluster.kubectl("apply", "-f", str(SHARING / f"{name}-config.yaml"))
-    assert "not in namespace" not in helm(cluster, *chart)
     cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
 
     # Those of the article win over the profiles that the chart brings, which stay as somebody edited them.
@@ -166,17 +160,17 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequenc
     assert cluster.eventually(lambda: offered(cluster).get("nvidia.com/gpu.shared", "0") != "0")
     assert offered(cluster)["nvidia.com/gpu.shared"] == "16"
 
-    helm(cluster, *chart, "--set", "tessera.agent.memoryLimits=warn")
+    changed = ("--set", "tessera.agent.memoryLimits=warn", "--set", "tessera.drivers=host")
+    assert "not in namespace" not in helm(cluster, *chart, *changed)
     assert "--memory-limits=warn" in str(cluster.get(*AGENTS)["spec"])
-    helm(cluster, "rollback", "tessera", "2")
+    assert cluster.get("clusterpolicy")["items"] == []
+    helm(cluster, "rollback", "tessera", "1")
     assert "--memory-limits=warn" not in str(cluster.get(*AGENTS)["spec"])
     cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
     assert offered(cluster)["nvidia.com/gpu.shared"] == "16"
     assert own_profiles(cluster)["slice-4"] == "version: v1"
 
-    helm(cluster, *chart, "--set", "tessera.drivers=host")
-    assert cluster.get("clusterpolicy")["items"] == []
-    helm(cluster, "uninstall", "tessera")
+    assert "instaslices.inference.redhat.com" in helm(cluster, "uninstall", "tessera")
     definitions = {each["metadata"]["name"] for each in cluster.get("crd")["items"]}
     assert definitions == {
         "instaslices.inference.redhat.com",
@@ -185,3 +179,11 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequenc
         "queues.tessera.dev",
     }
     assert "helm.sh" not in cluster.kubectl("get", "clusterroles,clusterrolebindings", "-o", "yaml")
+
+    # What Helm left belongs to the release before, until the next one takes it.
+    again = ("install", "two", str(FOLDER), "--namespace", "gpu", "--create-namespace", "--wait")
+    assert "cannot be imported into the current release" in cluster.helm(*again, fails=True)
+    cluster.helm(*again, "--take-ownership")
+    definition = cluster.get("customresourcedefinition", "instaslices.inference.redhat.com")
+    assert definition["metadata"]["annotations"]["meta.helm.sh/release-namespace"] == "gpu"
+    assert "2 of 2 pods ready" in cluster.tessera("version")

@@ -1,6 +1,6 @@
 """The runbooks, played from top to bottom in labs that have the fault of their alert; see :mod:`tests.support.pages`.
 
-Tessera is a release of Helm, so that pages can change values. Labs run on virtual time. What people do on a node itself
+Tessera is a release of Helm where pages change values. Labs run on virtual time. What people do on a node itself
 is played by the lab: a reboot is one of the simulated node, and repaired hardware is a mended card.
 """
 
@@ -42,7 +42,8 @@ def lab_of() -> Iterator[StartLab]:
     def find(arguments: tuple[str, ...]) -> RunningLab:
         if arguments not in labs:
             labs[arguments] = lab = RunningLab(start_lab(top / str(len(labs)), ["--virtual-time", *arguments]))
-            lab.helm("install", "tessera", "charts/tessera", "-n", "tessera-system", "--take-ownership", "--wait")
+            if arguments in labs_of_helm():
+                lab.helm("install", "tessera", "charts/tessera", "-n", "tessera-system", "--take-ownership", "--wait")
         return labs[arguments]
 
     try:
@@ -55,6 +56,15 @@ def lab_of() -> Iterator[StartLab]:
 
 def page_of(alert: str) -> Page:
     return Page(RUNBOOKS / f"{alert}.md", ON_THE_NODE)
+
+
+def labs_of_helm() -> set[tuple[str, ...]]:
+    """The arguments of the labs in which pages run Helm; in the others, Tessera is installed by the lab."""
+    return {
+        drill.lab
+        for alert, drill in DRILLS.items()
+        if any(command.startswith("helm ") for command, _ in page_of(alert).steps())
+    }
 
 
 def test_every_alert_has_a_drill() -> None:

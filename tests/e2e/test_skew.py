@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import pytest
 from charts.files import FOLDER
-from tests.support.helm_program import HELM
 from tests.support.previous_version import previous_version, unpack_previous
 from tests.support.running_lab import RunningLab
 
@@ -71,8 +70,7 @@ def lab_arguments(code: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def installed(cluster: RunningLab) -> RunningLab:
     """The chart of this version, with a node of slices on demand, one of shares, and a pod that runs all the time."""
-    done = cluster.run(HELM, "install", "tessera", str(FOLDER), *SYSTEM, "--create-namespace", "--wait")
-    assert done.returncode == 0, done.stderr
+    cluster.helm("install", "tessera", str(FOLDER), *SYSTEM, "--create-namespace", "--wait")
     cluster.kubectl("label", "node", "node-1", "nvidia.com/mig.config=dynamic")
     cluster.kubectl("label", "node", "node-2", "nvidia.com/device-plugin.config=slice-4")
     cluster.eventually(lambda: offered(cluster, "node-1", "nvidia.com/mig-3g.20gb"))

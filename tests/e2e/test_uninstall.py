@@ -104,9 +104,7 @@ def test_a_missing_right_stops_it_and_a_program_with_another_account_continues(
 
 
 def helm(cluster: RunningLab, *arguments: str) -> str:
-    done = cluster.run(HELM, *arguments, "--namespace", "kube-system")
-    assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
-    return done.stdout
+    return cluster.helm(*arguments, "--namespace", "kube-system")
 
 
 @pytest.fixture

@@ -50,8 +50,7 @@ def lab_arguments(code: Path) -> list[str]:
 
 
 def helm(cluster: RunningLab, *arguments: str) -> None:
-    done = cluster.run(HELM, *arguments, *SYSTEM)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    cluster.helm(*arguments, *SYSTEM)
 
 
 def versions(cluster: RunningLab) -> dict[str, set[str]]:
