@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -34,6 +33,8 @@ from tessera.kube.client.requests import Request, Response, Stream
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS
 from tessera_lab.simulation.virtual_time import run_virtual
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Wire:
@@ -88,10 +89,6 @@ class Desk:
             self.executor.start(instruction, group)
 
 
-def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run_virtual(story())
-
-
 def requested(cluster: SlicerCluster) -> PatchRequests:
     """The first write of a pod's life."""
     cluster.slicer.decide()
@@ -123,121 +120,103 @@ class Notes(RequestKind):
         self.observed.append((item.data, deleted))
 
 
-def test_a_further_kind_of_request_has_its_record_written_and_is_told_what_the_server_has() -> None:
-    async def story() -> None:
-        cluster = SlicerCluster()
-        cluster.slicer = Slicer(kinds=(*KINDS, Notes))
-        wire = Wire(stored(metadata={"name": "one", "namespace": "default"}, data={"node": "n1"}))
-        write = PatchRecord(
-            kind="notes",
-            node=NodeName("n1"),
-            uid=PodUid("uid-a"),
-            namespace="default",
-            name="one",
-            object_uid="uid-one",
-            patch={"data": {"node": "n1"}},
-        )
-        await Desk(cluster, wire).do(write)
-        (request,) = wire.requests
-        assert request.path == "/api/v1/namespaces/default/configmaps/one"
-        assert json.loads(request.body or b"") == {"data": {"node": "n1"}, "metadata": {"uid": "uid-one"}}
-        assert cluster.slicer.kinds.by_name["notes"].observed == [({"node": "n1"}, False)]
-
-    play(story)
+async def test_a_further_kind_of_request_has_its_record_written_and_is_told_what_the_server_has() -> None:
+    cluster = SlicerCluster()
+    cluster.slicer = Slicer(kinds=(*KINDS, Notes))
+    wire = Wire(stored(metadata={"name": "one", "namespace": "default"}, data={"node": "n1"}))
+    write = PatchRecord(
+        kind="notes",
+        node=NodeName("n1"),
+        uid=PodUid("uid-a"),
+        namespace="default",
+        name="one",
+        object_uid="uid-one",
+        patch={"data": {"node": "n1"}},
+    )
+    await Desk(cluster, wire).do(write)
+    (request,) = wire.requests
+    assert request.path == "/api/v1/namespaces/default/configmaps/one"
+    assert json.loads(request.body or b"") == {"data": {"node": "n1"}, "metadata": {"uid": "uid-one"}}
+    assert cluster.slicer.kinds.by_name["notes"].observed == [({"node": "n1"}, False)]
 
 
-def test_who_does_not_lead_any_more_sends_nothing(cluster: SlicerCluster) -> None:
-    async def story() -> None:
-        cluster.node("n1")
-        cluster.pod("a", "1g.5gb")
-        wire = Wire(stored())
-        desk = Desk(cluster, wire, leads=False)
-        await desk.do(requested(cluster))
-        await desk.do(
-            Ungate(uid=cluster.slicer.state.cluster.pods["uid-a"].uid, namespace="default", name="a", hostname="n1")
-        )
-        await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
-        desk.executor.stop()
-        assert wire.requests == []
-
-    play(story)
+async def test_who_does_not_lead_any_more_sends_nothing(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    cluster.pod("a", "1g.5gb")
+    wire = Wire(stored())
+    desk = Desk(cluster, wire, leads=False)
+    await desk.do(requested(cluster))
+    await desk.do(
+        Ungate(uid=cluster.slicer.state.cluster.pods["uid-a"].uid, namespace="default", name="a", hostname="n1")
+    )
+    await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
+    desk.executor.stop()
+    assert wire.requests == []
 
 
-def test_writes_name_the_life_of_the_object_that_they_mean(cluster: SlicerCluster) -> None:
-    async def story() -> None:
-        cluster.node("n1")
-        pod = cluster.pod("a", "1g.5gb")
-        wire = Wire(refusal(409, "Conflict"))
-        desk = Desk(cluster, wire)
-        await desk.do(ungating(cluster))
-        await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
-        desk.executor.stop()
-        ungate, delete = (json.loads(request.body) for request in wire.requests)
-        assert ungate["metadata"]["uid"] == pod.uid
-        assert delete["preconditions"]["uid"] == "object-n1"
-
-    play(story)
+async def test_writes_name_the_life_of_the_object_that_they_mean(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    pod = cluster.pod("a", "1g.5gb")
+    wire = Wire(refusal(409, "Conflict"))
+    desk = Desk(cluster, wire)
+    await desk.do(ungating(cluster))
+    await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
+    desk.executor.stop()
+    ungate, delete = (json.loads(request.body) for request in wire.requests)
+    assert ungate["metadata"]["uid"] == pod.uid
+    assert delete["preconditions"]["uid"] == "object-n1"
 
 
 @pytest.mark.parametrize("kind", ["pod", "object"])
-def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(
+async def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(
     cluster: SlicerCluster, kind: str
 ) -> None:
-    async def story() -> None:
-        cluster.node("n1")
-        pod = cluster.pod("a", "1g.5gb")
-        write = ungating(cluster) if kind == "pod" else requested(cluster)
-        name = "a" if kind == "pod" else "n1"
-        wire = Wire(stored(metadata={"name": name, "namespace": "default", "uid": pod.uid, "resourceVersion": "99"}))
-        wire.open.clear()
-        desk = Desk(cluster, wire)
-        task = asyncio.create_task(desk.do(write))
-        await asyncio.sleep(1)
-        if kind == "pod":
-            cluster.remove(pod)
-        else:
-            cluster.slicer.handle(InstasliceDeleted(NodeName("n1")))
-        wire.open.set()
-        await task
-        assert pod.uid not in cluster.slicer.state.cluster.pods or kind == "object"
-        assert "n1" not in cluster.slicer.state.cluster.objects or kind == "pod"
-
-    play(story)
+    cluster.node("n1")
+    pod = cluster.pod("a", "1g.5gb")
+    write = ungating(cluster) if kind == "pod" else requested(cluster)
+    name = "a" if kind == "pod" else "n1"
+    wire = Wire(stored(metadata={"name": name, "namespace": "default", "uid": pod.uid, "resourceVersion": "99"}))
+    wire.open.clear()
+    desk = Desk(cluster, wire)
+    task = asyncio.create_task(desk.do(write))
+    await asyncio.sleep(1)
+    if kind == "pod":
+        cluster.remove(pod)
+    else:
+        cluster.slicer.handle(InstasliceDeleted(NodeName("n1")))
+    wire.open.set()
+    await task
+    assert pod.uid not in cluster.slicer.state.cluster.pods or kind == "object"
+    assert "n1" not in cluster.slicer.state.cluster.objects or kind == "pod"
 
 
-def test_pauses_grow_with_failures_and_are_short_again_after_a_success(cluster: SlicerCluster) -> None:
-    async def story() -> None:
-        cluster.node("n1")
-        cluster.pod("a", "1g.5gb")
-        write = requested(cluster)
-        busy, fine = refusal(500, "InternalError"), stored(metadata={"name": "n1", "namespace": "n", "uid": "u"})
-        desk = Desk(cluster, Wire(*[busy] * 6, fine, busy))
-        pauses = []
-        for _ in range(8):
-            desk.woken.clear()
-            await desk.do(write)
-            await asyncio.sleep(600)
-            pauses.append(desk.woken[-1] - desk.woken[0])
-        assert pauses[5] > 4 * pauses[0] > 0
-        assert pauses[6] == 0
-        assert pauses[7] < pauses[5] / 4
-
-    play(story)
+async def test_pauses_grow_with_failures_and_are_short_again_after_a_success(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    cluster.pod("a", "1g.5gb")
+    write = requested(cluster)
+    busy, fine = refusal(500, "InternalError"), stored(metadata={"name": "n1", "namespace": "n", "uid": "u"})
+    desk = Desk(cluster, Wire(*[busy] * 6, fine, busy))
+    pauses = []
+    for _ in range(8):
+        desk.woken.clear()
+        await desk.do(write)
+        await asyncio.sleep(600)
+        pauses.append(desk.woken[-1] - desk.woken[0])
+    assert pauses[5] > 4 * pauses[0] > 0
+    assert pauses[6] == 0
+    assert pauses[7] < pauses[5] / 4
 
 
-def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(cluster: SlicerCluster) -> None:
-    async def story() -> None:
-        cluster.node("n1")
-        pod = cluster.pod("a", "1g.5gb")
-        desk = Desk(cluster, Wire(refusal(422, "Invalid")))
-        await desk.do(ungating(cluster))
-        cluster.settle()
-        assert cluster.empty()
-        await asyncio.sleep(3600)
-        cluster.settle()
-        assert cluster.states(pod) == ("ungated", "created")
-
-    play(story)
+async def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(cluster: SlicerCluster) -> None:
+    cluster.node("n1")
+    pod = cluster.pod("a", "1g.5gb")
+    desk = Desk(cluster, Wire(refusal(422, "Invalid")))
+    await desk.do(ungating(cluster))
+    cluster.settle()
+    assert cluster.empty()
+    await asyncio.sleep(3600)
+    cluster.settle()
+    assert cluster.states(pod) == ("ungated", "created")
 
 
 def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(cluster: SlicerCluster) -> None:
@@ -246,7 +225,7 @@ def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(cluster: 
     async def story() -> None:
         await Desk(cluster, wire).do(ReportNodeCondition(node=NodeName("n1"), text="it is wrong"))
 
-    play(story)
+    run_virtual(story())
     (request,) = wire.requests
     assert request.path == "/api/v1/nodes/n1/status"
     assert dict(request.query)["fieldManager"] == "tessera-instaslices"
@@ -271,7 +250,7 @@ def test_an_outage_is_logged_once_whatever_number_of_writes_it_fails(
         desk.executor.stop()
         assert len(wire.requests) == 500
 
-    play(story)
+    run_virtual(story())
     (line,) = caplog.messages
     assert line.startswith("writes of slices and pods fail, further failures are counted until they succeed: ")
 
@@ -286,16 +265,13 @@ def test_an_outage_is_logged_once_whatever_number_of_writes_it_fails(
     ],
     ids=["budget", "policy", "gone", "busy server"],
 )
-def test_the_reason_of_a_refused_eviction_reaches_the_slicer(
+async def test_the_reason_of_a_refused_eviction_reaches_the_slicer(
     cluster: SlicerCluster, monkeypatch: pytest.MonkeyPatch, answer: Response, reasons: list[str]
 ) -> None:
-    async def story() -> None:
-        pod = cluster.pod("a", "1g.5gb", gates=())
-        handled: list[object] = []
-        monkeypatch.setattr(cluster.slicer, "handle", handled.append)
-        desk = Desk(cluster, Wire(answer))
-        await desk.do(Evict(uid=pod.uid, namespace="default", name="a", version=0))
-        desk.executor.stop()
-        assert [each.reason for each in handled if isinstance(each, WriteRefused)] == reasons
-
-    play(story)
+    pod = cluster.pod("a", "1g.5gb", gates=())
+    handled: list[object] = []
+    monkeypatch.setattr(cluster.slicer, "handle", handled.append)
+    desk = Desk(cluster, Wire(answer))
+    await desk.do(Evict(uid=pod.uid, namespace="default", name="a", version=0))
+    desk.executor.stop()
+    assert [each.reason for each in handled if isinstance(each, WriteRefused)] == reasons

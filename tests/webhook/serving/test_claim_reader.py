@@ -2,14 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 from tests.support.device_claims import claim, claim_template, device_class, exactly
-from tests.webhook.conftest import ADMIN, Lab, in_lab
+from tests.webhook.conftest import ADMIN, Lab
 
 from tessera.claims.admission import ClaimReader
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
@@ -64,19 +63,9 @@ def named(name: str) -> dict[str, Any]:
     return {"resourceClaimName": name}
 
 
-def tell(story: Callable[[Story], Awaitable[None]]) -> None:
-    """Plays a story at a server that has a class of ours and one of others, each with a claim and a template."""
-
-    async def play(lab: Lab) -> None:
-        async with _reader(lab) as found:
-            await lab.clock.sleep(5)
-            await story(found)
-
-    in_lab(play)
-
-
-@asynccontextmanager
-async def _reader(lab: Lab) -> AsyncIterator[Story]:
+@pytest.fixture
+async def story(lab: Lab) -> AsyncIterator[Story]:
+    """A server that has a class of ours and one of others, each with a claim and a template."""
     for name, driver in (("ours", OURS), ("others", "nic.example.com")):
         await lab.client.create(DEVICE_CLASSES.as_dicts(), device_class(name, f"device.driver == '{driver}'"))
         await lab.client.create(
@@ -88,6 +77,7 @@ async def _reader(lab: Lab) -> AsyncIterator[Story]:
     client = Client(transport, field_manager="tessera-webhook", clock=lab.clock)
     reader = ClaimReader(OURS, client, lab.clock, random.Random(0), metrics)
     task = asyncio.create_task(reader.run())
+    await lab.clock.sleep(5)
     yield Story(reader, metrics, way, lab)
     task.cancel()
     await asyncio.wait({task})
@@ -110,57 +100,42 @@ async def _reader(lab: Lab) -> AsyncIterator[Story]:
         ([named("others")] * 8 + [named("ours")], False),  # a ninth is not read
     ],
 )
-def test_a_pod_is_gated_for_a_claim_of_ours(claims: list[dict[str, Any]], *, gated: bool) -> None:
-    async def story(story: Story) -> None:
-        assert await story.gates(*claims) == gated
-        assert story.way.reads <= 8
-
-    tell(story)
+async def test_a_pod_is_gated_for_a_claim_of_ours(story: Story, claims: list[dict[str, Any]], *, gated: bool) -> None:
+    assert await story.gates(*claims) == gated
+    assert story.way.reads <= 8
 
 
-def test_a_template_is_read_once_for_the_pods_of_a_burst() -> None:
-    async def story(story: Story) -> None:
-        for _ in range(5):
-            assert await story.gates(by_template("ours"))
-        assert story.way.reads == 1
-        await story.lab.clock.sleep(10)
+async def test_a_template_is_read_once_for_the_pods_of_a_burst(story: Story) -> None:
+    for _ in range(5):
         assert await story.gates(by_template("ours"))
-        assert story.way.reads == 2
-
-    tell(story)
-
-
-def test_a_class_that_changes_counts_for_the_next_pod() -> None:
-    async def story(story: Story) -> None:
-        assert not await story.gates(by_template("others"))
-        selectors = [{"cel": {"expression": f'device.driver == "{OURS}"'}}]
-        await story.lab.client.merge_patch(DEVICE_CLASSES, "others", {"spec": {"selectors": selectors}})
-        await story.lab.client.delete(DEVICE_CLASSES, "ours")
-        await story.lab.clock.sleep(1)
-        assert await story.gates(by_template("others"))
-        assert not await story.gates(by_template("ours"))
-
-    tell(story)
+    assert story.way.reads == 1
+    await story.lab.clock.sleep(10)
+    assert await story.gates(by_template("ours"))
+    assert story.way.reads == 2
 
 
-def test_a_server_that_does_not_answer_delays_a_pod_by_two_seconds() -> None:
-    async def story(story: Story) -> None:
-        story.way.silent = True
-        began = story.lab.clock.monotonic()
-        assert not await story.gates(*[named("ours")] * 8)
-        assert story.lab.clock.monotonic() - began == pytest.approx(2.0)
-        assert story.unread == 1.0
+async def test_a_class_that_changes_counts_for_the_next_pod(story: Story) -> None:
+    assert not await story.gates(by_template("others"))
+    selectors = [{"cel": {"expression": f'device.driver == "{OURS}"'}}]
+    await story.lab.client.merge_patch(DEVICE_CLASSES, "others", {"spec": {"selectors": selectors}})
+    await story.lab.client.delete(DEVICE_CLASSES, "ours")
+    await story.lab.clock.sleep(1)
+    assert await story.gates(by_template("others"))
+    assert not await story.gates(by_template("ours"))
 
-    tell(story)
+
+async def test_a_server_that_does_not_answer_delays_a_pod_by_two_seconds(story: Story) -> None:
+    story.way.silent = True
+    began = story.lab.clock.monotonic()
+    assert not await story.gates(*[named("ours")] * 8)
+    assert story.lab.clock.monotonic() - began == pytest.approx(2.0)
+    assert story.unread == 1.0
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[" * 5000, b'{"request": {"object": {"spec": {"resourceClaims": [7]}}}}', b"\xff"]
 )
-def test_a_body_that_is_no_review_has_no_claims(body: bytes) -> None:
-    async def story(story: Story) -> None:
-        assert not (await story.reader.read_claims(body)).ours
-        assert (await story.reader.make_templates(body)).problem == ""
-        assert story.way.reads == 0
-
-    tell(story)
+async def test_a_body_that_is_no_review_has_no_claims(story: Story, body: bytes) -> None:
+    assert not (await story.reader.read_claims(body)).ours
+    assert (await story.reader.make_templates(body)).problem == ""
+    assert story.way.reads == 0
