@@ -35,7 +35,7 @@ MADE_OF = {
     "tessera-agent": ("agent", "claims/agent", "access/reviewer.py", "kube/event_recorder.py"),
     "tessera-controller": (
         *("controller", "claims/controller", "forecast/queue", "handover", "kueue/checks", "scale_up", "signals"),
-        *(f"driver/{room}" for room in ("executor.py", "policies", "run.py", "registry/credentials.py")),
+        *(f"driver/{room}" for room in ("executor.py", "policies.py", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}" for room in ("satellite.py", "recording.py", "tracking", "startup/startup_taints.py")),
         *("usage/satellite.py", "access/page_reader.py", "access/reviewer.py"),
