@@ -165,6 +165,8 @@ def test_the_article_is_followed_by_helm(cluster: RunningLab, published: Sequenc
     assert "--memory-limits=warn" in str(cluster.get(*AGENTS)["spec"])
     assert cluster.get("clusterpolicy")["items"] == []
     helm(cluster, "rollback", "tessera", "1")
+    (restored,) = cluster.get("clusterpolicy")["items"]
+    assert restored["spec"] == policy["spec"]
     assert "--memory-limits=warn" not in str(cluster.get(*AGENTS)["spec"])
     cluster.kubectl("rollout", "status", *AGENTS, "--timeout=180s")
     assert offered(cluster)["nvidia.com/gpu.shared"] == "16"

@@ -143,9 +143,9 @@ volumes: [{name: registry-ca, configMap: {name: tessera-registry-ca}}]
 {{- $names | uniq | sortAlpha | toJson -}}
 {{- end -}}
 
-{{- /* Labels and annotations of an object that Helm makes after an installation or upgrade, and removes when done. */ -}}
+{{- /* Labels and annotations of an object that Helm makes after an installation, an upgrade or a rollback, and removes when done. */ -}}
 {{- define "tessera.hook" -}}
-{{- include "tessera.hook.metadata" (list (index . 0) (index . 1) "post-install,post-upgrade") }}
+{{- include "tessera.hook.metadata" (list (index . 0) (index . 1) "post-install,post-upgrade,post-rollback") }}
 {{- end -}}
 
 {{- /* The same of an object that exists only while the release is removed. */ -}}
