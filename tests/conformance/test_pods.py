@@ -46,6 +46,97 @@ async def test_extended_resources_are_whole_numbers_and_not_overcommitted(api: A
     assert "must be equal to example.com/thing limit" in text
 
 
+def shared_pod(own: dict[str, Any], **containers: Any) -> dict[str, Any]:
+    """A pod with resources of its own, and those of its container."""
+    pod = gated_pod("a")
+    pod["spec"]["resources"] = own
+    pod["spec"]["containers"][0]["resources"] = containers
+    return pod
+
+
+SHARED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str], str]] = {
+    "its limits": ({"limits": {"cpu": 1, "memory": "1Gi"}}, {}, {"cpu": "1", "memory": "1Gi"}, "Guaranteed"),
+    "its containers' requests": (
+        {"limits": {"cpu": 1}},
+        {"requests": {"memory": "500Mi", "cpu": "0.5"}, "limits": {"example.com/thing": 1}},
+        {"cpu": "500m", "memory": "500Mi"},
+        "Burstable",
+    ),
+    "only what it states": ({"requests": {"cpu": 1}}, {"requests": {"memory": "1Gi"}}, {"cpu": "1"}, "Burstable"),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+async def test_a_pod_with_limits_of_its_own_requests(api: Api, core: str, case: str) -> None:
+    own, container, requests, quality = SHARED[case]
+    made = (await api("POST", f"{core}/pods", shared_pod(own, **container))).ok()
+    assert made["spec"]["resources"]["requests"] == requests
+    assert made["status"]["qosClass"] == quality
+
+
+ODD_SHARES: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]] = {
+    "an extended resource": (
+        {"limits": {"example.com/thing": 1}, "requests": {"example.com/thing": 1}},
+        {},
+        [
+            (f"spec.resources.{kind}[example.com/thing]", 'supported values: "cpu", "hugepages-", "memory"')
+            for kind in ("limits", "requests")
+        ],
+    ),
+    "less than its containers": (
+        {"requests": {"cpu": 1}},
+        {"requests": {"cpu": 2}},
+        [("spec.resources.requests[cpu]", '"1": must be greater than or equal to aggregate container requests of 2')],
+    ),
+    "a container's limit above its own": (
+        {"limits": {"cpu": 1}, "requests": {"cpu": 1}},
+        {"limits": {"cpu": 2}, "requests": {"cpu": 1}},
+        [("spec.resources.containers[0][cpu].limits", '"2": must be less than or equal to pod limits of 1')],
+    ),
+    "less huge pages than its containers": (
+        {"limits": {"hugepages-2Mi": "2Mi", "cpu": 1}},
+        {"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}},
+        [
+            (
+                "spec.resources.containers[0][hugepages-2Mi].limits",
+                '"4Mi": must be less than or equal to pod limits of',
+            ),
+            (
+                "spec.resources.limits[hugepages-2Mi]",
+                '"2Mi": must be greater than or equal to aggregate container limits',
+            ),
+            (
+                "spec.resources.requests[hugepages-2Mi]",
+                "must be greater than or equal to aggregate container requests of 4Mi",
+            ),
+        ],
+    ),
+    "requests above its limits": (
+        {"limits": {"cpu": 1}, "requests": {"cpu": 2}},
+        {},
+        [("spec.resources.requests", '"2": must be less than or equal to cpu limit of 1')],
+    ),
+    "claims": (
+        {"claims": [{"name": "card"}], "limits": {"cpu": 1}},
+        {},
+        [
+            ("spec.resources.claims", "claims may not be set for Resources at pod-level"),
+            ("spec.resources.claims[0]", '"card": must be one of the names in pod.spec.resourceClaims which is empty'),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD_SHARES)
+async def test_what_a_pod_cannot_have_of_its_own(api: Api, core: str, case: str) -> None:
+    own, container, expected = ODD_SHARES[case]
+    answer = await api("POST", f"{core}/pods", shared_pod(own, **container))
+    answer.refused(422, "Invalid")
+    found = sorted((each["field"], each["message"]) for each in answer.body["details"]["causes"])
+    assert [field for field, _ in found] == [field for field, _ in expected]
+    assert all(text in message for (_, message), (_, text) in zip(found, expected, strict=True))
+
+
 async def test_a_pod_with_a_gate_says_so(api: Api, core: str) -> None:
     (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
     found = await api.until(f"{core}/pods/a", lambda answer: bool(answer.body["status"].get("conditions")))

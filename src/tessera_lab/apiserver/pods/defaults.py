@@ -15,6 +15,7 @@ from typing import Any
 
 from tessera.kube.quantity import format_quantity, parse_quantity
 from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.pods.amounts import of_pods, sum_of_containers
 
 #: Default of ``terminationGracePeriodSeconds``.
 TERMINATION_GRACE = 30
@@ -33,6 +34,23 @@ def default_pod(pod: Obj) -> None:
             for port in container.get("ports") or () if spec.get("hostNetwork") else ():
                 if not port.get("hostPort"):
                     port["hostPort"] = port.get("containerPort")
+    if spec.get("resources"):
+        _request_of_pod(spec)
+
+
+def _request_of_pod(spec: Obj) -> None:
+    """Fills in requests of a pod with limits of its own: those of its containers, else its limits.
+
+    So does ``defaultPodRequests``.
+    """
+    own = spec["resources"]
+    if own.get("limits"):
+        summed = {
+            name: format_quantity(each, binary=True) for name, each in sum_of_containers(spec, "requests").items()
+        }
+        huge = {name: each for name, each in own["limits"].items() if name.startswith("hugepages-")}
+        filled = own["limits"] | summed | huge
+        own["requests"] = {name: each for name, each in filled.items() if of_pods(name)} | (own.get("requests") or {})
 
 
 def default_pod_spec(spec: Obj) -> None:
@@ -50,6 +68,7 @@ def default_pod_spec(spec: Obj) -> None:
     elif spec.get("serviceAccount"):
         spec["serviceAccountName"] = spec["serviceAccount"]
     canonicalize_quantities(spec, "overhead")
+    canonicalize_quantities(spec.get("resources") or {}, "limits", "requests")
     for container in containers(spec):
         _default_container(container)
     for volume in spec.get("volumes") or ():
@@ -190,7 +209,8 @@ def prepare_new_pod(pod: Obj) -> None:
 def qos_class(spec: Obj) -> str:
     """Returns the pod's quality of service: Guaranteed, Burstable or BestEffort; only CPU and memory count."""
     counted = ("cpu", "memory")
-    every = [each.get("resources") or {} for each in containers(spec)]
+    own = spec.get("resources")
+    every = [own] if own else [each.get("resources") or {} for each in containers(spec)]
     limits = [{k: v for k, v in (r.get("limits") or {}).items() if k in counted} for r in every]
     requests = [{k: v for k, v in (r.get("requests") or {}).items() if k in counted} for r in every]
     if not any(limits) and not any(requests):

@@ -8,15 +8,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera.kube.quantity import parse_quantity
+from tessera.kube.quantity import format_quantity, parse_quantity
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause, label_causes
 from tessera_lab.apiserver.interfaces import StatusCause
+from tessera_lab.apiserver.pods.amounts import of_pods, parse_amounts, sum_of_containers
 
 Read = Mapping[str, Any]
 
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
+#: What ``spec.resources`` of a pod can have.
+_OF_PODS = ("cpu", "hugepages-", "memory")
+_KINDS = ("requests", "limits")
 _OPERATORS = ("Equal", "Exists")
 
 
@@ -41,6 +45,7 @@ def _resource_claims(spec: Read, path: str) -> Iterator[StatusCause]:
             text = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
             yield invalid_cause(place, each, text)
     names = {str(each.get("name") or "") for each in claims}
+    yield from _used_claims((spec.get("resources") or {}).get("claims") or (), f"{path}.resources.claims", names)
     for key in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(key) or ()):
             used = (container.get("resources") or {}).get("claims") or ()
@@ -79,6 +84,7 @@ def validate_pod_spec(spec: Read, path: str) -> Iterator[StatusCause]:
                 yield field_errors.duplicate_cause(f"{place}.name", name)
             seen.add(name)
     yield from _duplicates(spec.get("volumes") or (), f"{path}.volumes")
+    yield from _pod_resources(spec, f"{path}.resources")
     yield from _resource_claims(spec, path)
     for index, each in enumerate(spec.get("volumes") or ()):
         if each.get("hostPath"):
@@ -168,6 +174,34 @@ def validate_resources(resources: Read, path: str) -> Iterator[StatusCause]:
             yield invalid_cause(f"{path}.requests", str(amount), text)
         elif limit is None and not overcommits(name):
             yield field_errors.required_cause(f"{path}.limits", "Limit must be set for non overcommitable resources")
+
+
+def _pod_resources(spec: Read, path: str) -> Iterator[StatusCause]:
+    """Yields the errors of the resources that a pod's containers have together (``validatePodResources``)."""
+    own = spec.get("resources") or {}
+    if own.get("claims"):
+        yield forbidden_cause(f"{path}.claims", "claims may not be set for Resources at pod-level")
+    for kind in _KINDS:
+        for name in own.get(kind) or {}:
+            if not of_pods(name):
+                yield field_errors.unsupported_cause(f"{path}.{kind}[{name}]", name, _OF_PODS)
+    allowed = {kind: {name: each for name, each in (own.get(kind) or {}).items() if of_pods(name)} for kind in _KINDS}
+    yield from validate_resources(allowed, path)
+    for kind in _KINDS:
+        given = parse_amounts(allowed.get(kind))
+        for name, needed in sum_of_containers(spec, kind).items():
+            # A container may have a limit of its own above what the others leave.
+            if given.get(name, needed) < needed and (kind == "requests" or name.startswith("hugepages-")):
+                amount = format_quantity(needed, binary=name != "cpu")
+                text = f"must be greater than or equal to aggregate container {kind} of {amount}"
+                yield invalid_cause(f"{path}.{kind}[{name}]", str(allowed[kind][name]), text)
+    limits = parse_amounts(allowed.get("limits"))
+    for index, container in enumerate(spec.get("containers") or ()):
+        theirs = (container.get("resources") or {}).get("limits") or {}
+        for name, limit in parse_amounts(theirs).items():
+            if limit > limits.get(name, limit):
+                text = f"must be less than or equal to pod limits of {allowed['limits'][name]}"
+                yield invalid_cause(f"{path}.containers[{index}][{name}].limits", str(theirs[name]), text)
 
 
 def _amount(name: str, amount: Any, path: str) -> Iterator[StatusCause]:

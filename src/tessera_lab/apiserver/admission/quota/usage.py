@@ -17,6 +17,7 @@ from typing import Any
 from tessera.kube.quantity import format_quantity, parse_quantity
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.kinds.claim_rules import RESULTS
+from tessera_lab.apiserver.pods.amounts import max_amounts, of_pods, sum_amounts, sum_containers
 
 Usage = dict[str, Decimal]
 Part = Mapping[str, Any]
@@ -93,8 +94,8 @@ def _claim(spec: Part, extended: Mapping[str, str]) -> Usage:
                 name = each.get("deviceClassName", "")
                 count = RESULTS if each.get("allocationMode") == "All" else each.get("count") or 1
                 names = [f"{name}{_DEVICES}", f"{_IMPLICIT}{name}", f"requests.{extended.get(name, '')}"]
-                most = _max_amounts(most, dict.fromkeys(names, Decimal(count)))
-        found = _sum_amounts([found, most])
+                most = max_amounts(most, dict.fromkeys(names, Decimal(count)))
+        found = sum_amounts([found, most])
     return found
 
 
@@ -131,19 +132,15 @@ def _container_states(status: Part) -> Iterator[Part]:
 def _held(container: Part, state: Part) -> Usage:
     """A container's requests: the largest of those desired, allocated and in force."""
     actual = (state.get("resources") or {}).get("requests") or {}
-    held = _max_amounts(_parse(actual), _parse(state.get("allocatedResources") or {}))
-    return _max_amounts(_parse(requests_of(container)), held)
+    held = max_amounts(_parse(actual), _parse(state.get("allocatedResources") or {}))
+    return max_amounts(_parse(requests_of(container)), held)
 
 
 def _of_pod(quantities: Mapping[str, Any] | None, spec: Part) -> Usage:
     """The amounts of ``spec.resources`` that replace the sums over containers, with overhead."""
-    own = {name: value for name, value in (quantities or {}).items() if _is_of_pods(name)}
+    own = {name: value for name, value in (quantities or {}).items() if of_pods(name)}
     overhead = {name: value for name, value in (spec.get("overhead") or {}).items() if name in own}
-    return _sum_amounts([_parse(own), _parse(overhead)])
-
-
-def _is_of_pods(name: str) -> bool:
-    return name in ("cpu", "memory") or name.startswith("hugepages-")
+    return sum_amounts([_parse(own), _parse(overhead)])
 
 
 def _request_names(name: str) -> Iterator[str]:
@@ -165,33 +162,11 @@ def _limits_of(container: Part) -> Mapping[str, str]:
 
 
 def _total(spec: Part, of: Callable[[Part], Usage]) -> Usage:
-    running = _sum_amounts(of(each) for each in spec.get("containers") or ())
-    sidecars: Usage = {}
-    peak: Usage = {}
-    for each in spec.get("initContainers") or ():
-        own = of(each)
-        if each.get("restartPolicy") == "Always":
-            running, sidecars = _sum_amounts([running, own]), _sum_amounts([sidecars, own])
-            peak = _max_amounts(peak, sidecars)
-        else:
-            peak = _max_amounts(peak, _sum_amounts([own, sidecars]))
-    return _sum_amounts([_max_amounts(running, peak), _parse(spec.get("overhead") or {})])
+    return sum_amounts([sum_containers(spec, of), _parse(spec.get("overhead") or {})])
 
 
 def _parse(quantities: Mapping[str, Any]) -> Usage:
     return {name: parse_quantity(str(value)) for name, value in quantities.items()}
-
-
-def _sum_amounts(parts: Iterable[Usage]) -> Usage:
-    total: Usage = {}
-    for part in parts:
-        for name, value in part.items():
-            total[name] = total.get(name, Decimal(0)) + value
-    return total
-
-
-def _max_amounts(one: Usage, other: Usage) -> Usage:
-    return {name: max(one.get(name, Decimal(0)), other.get(name, Decimal(0))) for name in {**one, **other}}
 
 
 def format_amount(value: Decimal, like: str) -> str:
