@@ -78,7 +78,9 @@ VERBS = {
 def calls(process: str) -> Iterator[ast.Call]:
     for part in MADE_OF.get(process, (process,)):
         path = SOURCE / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        assert files, f"{part} is no part of Tessera"
+        for file in files:
             yield from (each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Call))
 
 
