@@ -1,13 +1,13 @@
 """Inheritance: the slots of a deleted pod are kept for its owner's next pod."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import NodeName
+from tessera.api.names import NodeName, PodUid
 from tessera.api.pods.gangs import Gang
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners
@@ -19,7 +19,7 @@ from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.handover.gang_heirs import GANG_KINDS
-from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, LEADER_SECONDS, TRIED_KINDS, Inheritance
+from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, LONGEST_SECONDS, TRIED_KINDS, Inheritance
 from tessera.handover.owner_pods import OwnedPod, OwnerPods, family_of, owner_of, place_within
 from tessera.placement.demand import CardRule
 
@@ -184,9 +184,17 @@ def group(cluster: SlicerCluster, which: str, *, size: int = 3) -> list[PodInfo]
     """The pods of a LeaderWorkerSet's group: a leader, and workers of a StatefulSet of their own for each leader."""
     cluster.workloads |= {"lws": Workload("lws", 1), f"workers-{which}": Workload("lws/0", size - 1)}
     owners = [("StatefulSet/lws", "lws"), *[("StatefulSet/lws-0", f"workers-{which}")] * (size - 1)]
-    names = [f"lws-0-{number}-{which}" for number in range(size)]
+    names = ["lws-0", *(f"lws-0-{number}" for number in range(1, size))]
     return [
-        waiting(cluster, name, "1g.5gb" if number else "3g.20gb", maker=maker, owner=owner, gang=GROUP)
+        waiting(
+            cluster,
+            name,
+            "1g.5gb" if number else "3g.20gb",
+            uid=PodUid(f"{name}-{which}"),
+            maker=maker,
+            owner=owner,
+            gang=GROUP,
+        )
         for number, (name, (maker, owner)) in enumerate(zip(names, owners, strict=True))
     ]
 
@@ -348,7 +356,7 @@ def pass_seconds(cluster: SlicerCluster, seconds: float) -> None:
 
 def test_workers_that_come_once_their_leader_is_ready_get_the_slots_of_the_old_ones(cluster: SlicerCluster) -> None:
     leader, batch = worker_of_a_late_leader(cluster)
-    pass_seconds(cluster, LEADER_SECONDS / 2)
+    pass_seconds(cluster, LONGEST_SECONDS / 2)
     cluster.put(replace(cluster.pods[leader.uid], ready_since=cluster.date))
     pass_seconds(cluster, KEPT_SECONDS - 1)
     worker = waiting(cluster, "lws-0-1-again", "4g.20gb", maker=WORKERS, owner="new")
@@ -372,11 +380,100 @@ def test_slots_of_workers_are_kept_for_no_leader_that_is_ready_or_never_will_be(
     cluster: SlicerCluster, ready: bool
 ) -> None:
     _, batch = worker_of_a_late_leader(cluster, **({"ready_since": 1.0} if ready else {}))
-    most = KEPT_SECONDS if ready else LEADER_SECONDS
+    most = KEPT_SECONDS if ready else LONGEST_SECONDS
     pass_seconds(cluster, most - 1)
     assert not has_slices(cluster, batch)
     pass_seconds(cluster, 1)
     assert has_slices(cluster, batch)
+
+
+def all_end(cluster: SlicerCluster, pods: Sequence[PodInfo], first: int) -> list[PodInfo]:
+    """Somebody deletes pods, of which one ends at once and the others drain; two other pods wait for their slots."""
+    batch = [waiting(cluster, f"batch-{number}", "3g.20gb", namespace="team-b") for number in range(2)]
+    for each in pods:
+        end(cluster, each)
+    gone(cluster, pods[first])
+    return batch
+
+
+def drain(cluster: SlicerCluster, pods: Sequence[PodInfo], first: int) -> None:
+    """The others end too, later than slots are kept that are free."""
+    pass_seconds(cluster, 5 * KEPT_SECONDS)
+    for each in (*pods[:first], *pods[first + 1 :]):
+        gone(cluster, each)
+
+
+def long_running(cluster: SlicerCluster, *facts: Mapping[str, Any]) -> list[PodInfo]:
+    pods = [running(cluster, f"{each['name']}", "3g.20gb", maker=each["maker"], owner=each["owner"]) for each in facts]
+    cluster.pass_time(1_000)
+    return pods
+
+
+def test_a_deployment_that_makes_new_pods_once_all_old_ones_have_ended_gets_all_slots_back(
+    cluster: SlicerCluster,
+) -> None:
+    """Its strategy is Recreate."""
+    cluster.workloads = {"old": Workload("svc", 2, 1), "new": Workload("svc", 2, 2)}
+    olds = long_running(cluster, *({"name": f"svc-1-{each}", "maker": OLD, "owner": "old"} for each in "ab"))
+    batch = all_end(cluster, olds, 0)
+    drain(cluster, olds, 0)
+    pass_seconds(cluster, KEPT_SECONDS - 1)
+    news = [waiting(cluster, f"svc-2-{each}", "3g.20gb", maker=NEW, owner="new") for each in "ab"]
+    cluster.settle()
+    assert all(has_slices(cluster, each) for each in news)
+    assert not any(has_slices(cluster, each) for each in batch)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_group_gets_its_slots_back_though_one_of_its_old_pods_drains(cluster: SlicerCluster, first: int) -> None:
+    """Its new leader comes once the old one has gone, and its new workers once that is ready."""
+    cluster.workloads = {"leaders": Workload("leaders", 1), "old": Workload("lws/0", 1), "new": Workload("lws/0", 1)}
+    olds = long_running(
+        cluster,
+        {"name": "lws-0", "maker": LEADERS, "owner": "leaders"},
+        {"name": "lws-0-1", "maker": WORKERS, "owner": "old"},
+    )
+    batch = all_end(cluster, olds, first)
+    drain(cluster, olds, first)
+    pass_seconds(cluster, KEPT_SECONDS - 1)
+    leader = waiting(cluster, "lws-0", "3g.20gb", uid=PodUid("new"), maker=LEADERS, owner="leaders")
+    cluster.settle()
+    pass_seconds(cluster, 2 * KEPT_SECONDS)
+    worker = waiting(cluster, "lws-0-1", "3g.20gb", uid=PodUid("next"), maker=WORKERS, owner="new")
+    cluster.settle()
+    assert has_slices(cluster, leader)
+    assert has_slices(cluster, worker)
+    assert not any(has_slices(cluster, each) for each in batch)
+
+
+def test_a_gang_gets_its_slots_back_though_one_of_its_old_pods_drains(cluster: SlicerCluster) -> None:
+    olds = running_group(cluster)
+    cluster.pass_time(1_000)
+    batch = [waiting(cluster, f"batch-{number}", "1g.5gb", namespace="team-b") for number in range(7)]
+    cluster.settle()
+    late = [pod for pod in batch if not has_slices(cluster, pod)]
+    for each in olds:
+        end(cluster, each)
+    gone(cluster, olds[0])
+    gone(cluster, olds[1])
+    leader, *workers = group(cluster, "new")
+    cluster.remove(workers[-1])  # its like, of the same name, still drains
+    pass_seconds(cluster, 5 * KEPT_SECONDS)
+    gone(cluster, olds[2])
+    last = waiting(cluster, "late", "1g.5gb", maker=WORKERS, owner="workers-new", gang=GROUP)
+    cluster.settle()
+    assert all(has_slices(cluster, pod) for pod in (leader, workers[0], last))
+    assert not any(has_slices(cluster, pod) for pod in late)
+
+
+def test_a_pod_that_never_ends_keeps_the_slots_of_others_for_ten_minutes(cluster: SlicerCluster) -> None:
+    cluster.workloads = {"old": Workload("svc", 2, 1)}
+    olds = long_running(cluster, *({"name": f"svc-1-{each}", "maker": OLD, "owner": "old"} for each in "ab"))
+    batch = all_end(cluster, olds, 0)
+    pass_seconds(cluster, LONGEST_SECONDS - 1)
+    assert not any(has_slices(cluster, each) for each in batch)
+    pass_seconds(cluster, 1)
+    assert [has_slices(cluster, each) for each in batch] == [True, False]
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -220,12 +220,13 @@ class SlicerCluster:
     def pod(self, name: str, *profiles: str, **facts: Any) -> PodInfo:
         """A pod behind our gate."""
         default: dict[str, Any] = {
+            "uid": PodUid(f"uid-{name}"),
             "gates": (GATE,),
             "amounts": {"cpu": 1000, "pods": 1},
             "created": f"{len(self.pods)}",
             "namespace": "default",
         }
-        pod = PodInfo(uid=PodUid(f"uid-{name}"), name=name, profiles=profiles, **{**default, **facts})
+        pod = PodInfo(name=name, profiles=profiles, **{**default, **facts})
         return self.put(pod)
 
     def queue(self, name: str, **spec: Any) -> None:

@@ -9,9 +9,11 @@ would otherwise lose its slots to whoever waits: its new pod is the youngest of 
 - A pod that was evicted or preempted leaves nothing, nor does one that has ended by itself. Moves, drains, preemption
   and repairs all evict.
 - The slots go to a waiting pod of that owner that asks for the same or for less, of the newest revision first. Until it
-  has come, nobody gets them, but no longer than :data:`KEPT_SECONDS` after they are free, and no longer than the pod
-  has run. Workers of a LeaderWorkerSet may come only once their leader is ready, so theirs are also kept while it
-  starts on its slots, for :data:`LEADER_SECONDS` at most. So an owner that deletes its pods for ever holds slots no
+  has come, nobody gets them, for :data:`KEPT_SECONDS` after they are free. Some pods come later: those of a Deployment
+  with the strategy Recreate once all old ones have ended, the new leader of a LeaderWorkerSet's group once the old one
+  has, a gang once it is complete, and workers once their leader is ready. So these seconds begin anew while another old
+  pod of the owner or group still ends, or the leader starts on its slots. They are kept no longer than
+  :data:`LONGEST_SECONDS`, and no longer than the pod has run. So an owner that deletes its pods for ever holds slots no
   longer than its pods run on them.
 - Kept slots count for the queue as the pod's own did. No bound of other reservations counts inherited slots: they are
   taken from nobody.
@@ -40,6 +42,7 @@ from tessera.handover.owner_pods import (
     Family,
     OwnedPod,
     OwnerPods,
+    family_of,
     owner_of,
     place_within,
     reserve_inherited,
@@ -48,8 +51,8 @@ from tessera.handover.owner_pods import (
 #: Most seconds for which free slots wait for the next pod. A StatefulSet or a ReplicaSet makes it within a second; a
 #: controller manager that changes leaders takes some 15.
 KEPT_SECONDS = 30.0
-#: Most seconds while a leader starts: the default of a Deployment's ``progressDeadlineSeconds``.
-LEADER_SECONDS = 600.0
+#: Most seconds for which free slots are kept at all: the default of a Deployment's ``progressDeadlineSeconds``.
+LONGEST_SECONDS = 600.0
 #: Most pods whose slots are kept at the same time; each is applied to every decision. Of more, a namespace keeps its
 #: share.
 KEPT_PODS = 512
@@ -119,8 +122,7 @@ class Inheritance(Proposer):
 
     def _keep(self, member: OwnedPod) -> Iterator[Proposal]:
         pod, one, state = member.pod, member.allocation, self._state
-        most = LEADER_SECONDS if _leader_of(owner_of(pod)) is not None else KEPT_SECONDS
-        seconds = min(most, state.now - pod.started) if pod.started and state.now else 0.0
+        seconds = min(LONGEST_SECONDS, state.now - pod.started) if pod.started and state.now else 0.0
         if one is None or one.given_up or seconds <= 0 or pod.uid in state.reservations:
             return
         made = reserve_inherited(state, pod, one.node, one.slices)
@@ -196,23 +198,35 @@ class Inheritance(Proposer):
         self.next_due = min(self._ends.values(), default=None)
 
     def _end_what_is_over(self) -> Iterator[Proposal]:
-        state, starting = self._state, dict[Family, AbstractSet[str]]()
+        state, free = self._state, list[Reservation]()
+        last: dict[Family, float] = {}
         for _, one in self._kept():
             holders = {each.uid for each in holders_of(state, one)}
-            is_lost = make_holds(state, one.node, one.slices, one.key) != one.holds
-            if is_lost or not holders <= {one.uid} or (not holders and state.now >= self._end_of(one, starting)):
+            if make_holds(state, one.node, one.slices, one.key) != one.holds or not holders <= {one.uid}:
+                yield EndOfReservation(one)
+                continue
+            since = state.now if holders else self._free.setdefault(one.uid, state.now)
+            last |= {family: max(since, last.get(family, 0.0)) for family in _families(one)}
+            if not holders:
+                free.append(one)
+        starting: dict[Family, AbstractSet[str]] = {}
+        for one in free:
+            self._ends[one.uid] = self._end_of(one, last, starting)
+            if state.now >= self._ends[one.uid]:
                 yield EndOfReservation(one)
 
-    def _end_of(self, one: Reservation, starting: dict[Family, AbstractSet[str]]) -> float:
+    def _end_of(
+        self, one: Reservation, last: Mapping[Family, float], starting: dict[Family, AbstractSet[str]]
+    ) -> float:
         """Returns when free slots go to others.
 
         Args:
             one: the slots.
+            last: by family, when the last kept slots became free; now if some are not.
             starting: by family, the leaders that start; filled here.
         """
         now = self._state.now
-        free = self._free.setdefault(one.uid, now)
-        end = self._ends.get(one.uid, free + KEPT_SECONDS)
+        end = max(self._ends.get(one.uid, 0.0), max(last[each] for each in _families(one)) + KEPT_SECONDS)
         leader = _leader_of(one.kept_for) if one.kept_for is not None else None
         if leader is not None:
             family, name = leader
@@ -220,8 +234,7 @@ class Inheritance(Proposer):
                 members = (pod for owner in self.pods.owners(family) for pod in self.pods.of(owner))
                 starting[family] = {each.name for each in members if self._starts(each)}
             end = now + KEPT_SECONDS if name in starting[family] else end
-        self._ends[one.uid] = min(end, free + one.patience)
-        return self._ends[one.uid]
+        return min(end, self._free[one.uid] + one.patience)
 
     def _starts(self, pod: PodInfo) -> bool:
         """True for a pod with slots that is not ready, or was not a moment ago."""
@@ -307,6 +320,13 @@ def _leader_of(owner: Owner) -> tuple[Family, str] | None:
     if not owner.maker.startswith("StatefulSet/") or not leaders or not number.isdecimal():
         return None
     return (owner.namespace, leaders), owner.maker.partition("/")[2]
+
+
+def _families(one: Reservation) -> Iterator[Family]:
+    """Yields the families in which kept slots belong together: that of the owner, and that of a leader's workers."""
+    if one.kept_for is not None:
+        yield family_of(one.kept_for)
+        yield one.kept_for.namespace, f"StatefulSet/{one.key.partition('/')[2]}"
 
 
 def _may_leave(pod: PodInfo) -> bool:
