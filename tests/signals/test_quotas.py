@@ -23,13 +23,14 @@ def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any)
         ({"cpu": "2"}, {"cpu": "900m"}, 2),
         ({"requests.memory": "10Gi"}, {"requests.memory": "512Mi"}, 9),
         ({"requests.memory": "10Gi", "pods": "1"}, {}, 1),
+        ({"limits.memory": "6Gi"}, {"limits.memory": "1Gi"}, 2),
         ({"requests.nvidia.com/mig-7g.40gb": "0", "services": "0", "limits.cpu": "0"}, {}, None),
         ({"pods": "many"}, {}, None),
         ({}, {}, None),
     ],
 )
 def test_a_quota_bounds_the_room_by_what_it_has_left(hard: dict[str, str], used: dict[str, str], room: object) -> None:
-    assert quota_room([quota(hard, used)], POD) == room
+    assert quota_room([quota(hard, used)], POD, {"memory": 2 << 30}) == room
 
 
 def test_the_least_of_several_quotas_counts() -> None:
@@ -42,11 +43,18 @@ def test_the_least_of_several_quotas_counts() -> None:
         ({"scopes": ["NotTerminating"]}, 0),
         ({"scopes": ["Terminating"]}, None),
         ({"scopes": ["NotTerminating", "BestEffort"]}, None),
+        ({"scopes": ["NotBestEffort"]}, 0),
         ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]}}, None),
     ],
 )
-def test_a_quota_for_some_pods_bounds_no_room(spec: dict[str, Any], room: object) -> None:
+def test_a_quota_for_some_pods_bounds_the_room_of_such_pods(spec: dict[str, Any], room: object) -> None:
     assert quota_room([quota({"pods": "0"}, **spec)], POD) == room
+
+
+def test_pods_without_cpu_and_memory_are_best_effort() -> None:
+    found = quota({"pods": "3"}, scopes=["BestEffort"])
+    assert quota_room([found], {"nvidia.com/mig-3g.20gb": 1}, {"nvidia.com/mig-3g.20gb": 1}) == 3
+    assert quota_room([found], {"nvidia.com/mig-3g.20gb": 1}, {"cpu": 1}) is None
 
 
 def test_a_quota_without_a_status_bounds_no_room_yet() -> None:

@@ -7,7 +7,7 @@ nothing.
 
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -21,6 +21,7 @@ from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.usage import NodeUsage
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.resource_amounts import Amounts, pod_limits
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import RESOURCE_QUOTAS, Pod
@@ -109,7 +110,11 @@ class SignalsTask:
             await self._clock.sleep(PERIOD)
 
     def _admitted(self, pod: PodInfo) -> int | None:
-        return quota_room(self.quotas.cache.by_index("namespace", pod.namespace), pod.amounts)
+        found = self._pods.cache.get(pod.key)
+        limits: Amounts = {}
+        with suppress(ValueError):  # a number that Tessera cannot read bounds nothing, as in a quota
+            limits = pod_limits(found) if found is not None else {}
+        return quota_room(self.quotas.cache.by_index("namespace", pod.namespace), pod.amounts, limits)
 
     async def read_loads(self) -> Mapping[ServiceKey, Mapping[str, float]]:
         """By service with pods that have a page, its load as far as it is known."""

@@ -1,5 +1,6 @@
 """API objects reduced to what decides."""
 
+import msgspec
 import pytest
 
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, NodeName
@@ -7,7 +8,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, ListedCard, encode_c
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.controller.objects.node_info import NodeInfo, read_node
 from tessera.controller.objects.pod_info import read_pod
-from tessera.controller.objects.resource_amounts import allocated_amounts, pod_amounts
+from tessera.controller.objects.resource_amounts import allocated_amounts, pod_amounts, pod_limits
 from tessera.kube.resources import (
     ComputeQuantities,
     ComputeRequests,
@@ -63,6 +64,14 @@ def container(restart: str = "", limits: dict[str, str] | None = None, **request
 def test_what_a_pod_holds_on_its_node(spec: PodSpec, amounts: dict[str, int]) -> None:
     assert pod_amounts(Pod(spec=spec)) == amounts
     assert allocated_amounts(Pod(spec=spec)) == amounts
+
+
+def test_a_pods_limits_are_those_of_its_containers_or_its_own() -> None:
+    own = ResourceRequirements(limits={"cpu": "500m", "memory": "1Gi"}, requests={"cpu": "100m"})
+    spec = PodSpec(containers=(Container(resources=own), Container(resources=own)), overhead={"cpu": "250m", "x": "1"})
+    assert pod_limits(Pod(spec=spec)) == {"cpu": 1250, "memory": 2 << 30}
+    whole = msgspec.structs.replace(spec, resources=ResourceRequirements(limits={"cpu": "4"}))
+    assert pod_limits(Pod(spec=whole)) == {"cpu": 4250, "memory": 2 << 30}
 
 
 def state_of(name: str = "c", allocated: str = "", actual: str = "") -> ContainerStatus:

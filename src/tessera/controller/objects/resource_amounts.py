@@ -55,6 +55,18 @@ def allocated_amounts(pod: Pod) -> Amounts:
     return _total(pod, resized=False)
 
 
+def pod_limits(pod: Pod) -> Amounts:
+    """Returns a pod's limits as a ResourceQuota counts them: overhead belongs to those that it has."""
+    spec = pod.spec
+    total = _sum(spec, lambda container: parse_amounts(container.resources.limits))
+    if spec.resources is not None:
+        total.update(parse_amounts(spec.resources.limits))
+    for name, value in parse_amounts(spec.overhead).items():
+        if total.get(name):
+            total[name] += value
+    return total
+
+
 def _is_infeasible(status: PodStatus) -> bool:
     return any((each.type, each.reason) == ("PodResizePending", "Infeasible") for each in status.conditions)
 
