@@ -201,11 +201,11 @@ def test_who_sees_everything_sees_the_queue_as_it_is() -> None:
     assert Aliases(FULL, REDACTOR).hide_queue(QUEUE) is QUEUE
 
 
-def test_the_models_of_nodes_name_no_node_that_the_reader_may_not_see() -> None:
-    order = OrderObjects(models=[NodeModels("n1", frozenset({"llama"}))])
+def test_the_models_of_nodes_name_no_node_and_namespace_that_the_reader_may_not_see() -> None:
+    order = OrderObjects(models=[NodeModels("n1", frozenset({"llama", "team-a/own", "team-b/secret"}))])
     objects = Objects(now=0.0, pods=(), nodes=(), instaslices=(), order=order)
     (shown,) = Aliases(Visibility(namespaces=frozenset({"team-a"})), REDACTOR).hide(objects).order.models
-    assert shown == NodeModels(REDACTOR.node("n1"), frozenset({"llama"}))
+    assert shown == NodeModels(REDACTOR.node("n1"), frozenset({"llama", "team-a/own"}))
     assert list(Aliases(FULL, REDACTOR).hide(objects).order.models) == list(order.models)
 
 

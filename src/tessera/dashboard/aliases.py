@@ -86,12 +86,20 @@ class Aliases:
             ],
             pod_groups=groups and {key: size for key, size in groups.items() if self._visible(key.partition("/")[0])},
             last_gates=order.last_gates,
-            models=[_replace(each, node=self._node(each.node)) for each in order.models],
+            models=[
+                _replace(each, node=self._node(each.node), models=frozenset(filter(self._names_model, each.models)))
+                for each in order.models
+            ],
         )
 
     def _lists(self, entry: str) -> bool:
         """True for an entry of a Queue's namespaces that names none, or one that the reader may see."""
         return entry == ANY_NAMESPACE or self._visible(entry)
+
+    def _names_model(self, model: str) -> bool:
+        """True for the model of a LocalModelCache, or of a namespace that the reader may see."""
+        namespace, slash, _ = model.partition("/")
+        return not slash or self._visible(namespace)
 
     def _node(self, name: str) -> str:
         return name if not name or self._visibility.names_node(name) else self._redactor.node(name)

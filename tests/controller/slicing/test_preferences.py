@@ -463,6 +463,20 @@ def test_a_pod_of_kserve_goes_where_its_model_is(cluster: SlicerCluster, labels:
     assert nodes(cluster, cluster.pod("later", "7g.40gb", **facts)) != [home]
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        (MODEL, ("internal.serving.kserve.io/localmodel-namespace", "team-b")),
+        (("internal.serving.kserve.io/localmodel", ""),),
+    ],
+)
+def test_a_pod_prefers_no_cache_of_another_namespace(cluster: SlicerCluster, labels: Any) -> None:
+    models = frozenset({"team-b/llama", ""})
+    cluster.slicer.handle(StorageObserved(NodeModels("n6", models), deleted=False))
+    pod = cluster.pod("pod", "7g.40gb", labels=labels, created=rfc3339(cluster.date))
+    assert not cluster.slicer.planner.preferences_met(pod, NodeName("n6"))
+
+
 @pytest.mark.parametrize("status", [None, [], {"modelStatus": ["llama"]}, {"modelStatus": None}, {}])
 def test_a_status_of_kserve_that_is_none_names_no_model(status: Any) -> None:
     assert read_models({"metadata": {"name": "n"}, "status": status}) == NodeModels("n", frozenset())

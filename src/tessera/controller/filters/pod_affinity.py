@@ -215,7 +215,7 @@ class PodAffinityFilter(Filter):
         yield from pod.preferences
         tested = {test.key for each in pod.preferences for test in _node_tests(each)}
         yield from dataset_preferences(pod.claims, lambda key: key not in tested and bool(self._nodes.domains(key)))
-        yield from model_preferences(pod.labels, self._models)
+        yield from model_preferences(pod.namespace, pod.labels, self._models)
 
     def _preference_mask(self, preference: Preference, pod: PodInfo) -> int:
         match preference.rule:

@@ -75,16 +75,21 @@ def dataset_preferences(claims: Sequence[str], has_label: Callable[[str], bool])
             yield Preference(SPREAD_WEIGHT, rule, text=f"nodes with the cache of dataset {claim} (Fluid)")
 
 
-def model_preferences(labels: Labels, models: Mapping[str, Container[str]]) -> Iterator[Preference]:
+def model_preferences(namespace: str, labels: Labels, models: Mapping[str, Container[str]]) -> Iterator[Preference]:
     """Yields a preference for the nodes that have a pod's model. KServe itself asks for the cache's node group only.
 
+    A cache of a namespace is for its own pods. Labels are written by tenants, who learn nothing of others' caches.
+
     Args:
+        namespace: the pod's.
         labels: the pod's.
         models: by node, the models that it has.
     """
     found = dict(labels)
-    namespace, name = found.get(_MODEL_NAMESPACE), found.get(MODEL_LABEL, "")
-    model = f"{namespace}/{name}" if namespace else name
+    cached_in, name = found.get(_MODEL_NAMESPACE), found.get(MODEL_LABEL)
+    if not name or (cached_in and cached_in != namespace):
+        return
+    model = f"{cached_in}/{name}" if cached_in else name
     if nodes := tuple(sorted(node for node, has in models.items() if model in has)):
         test = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=nodes)
         rule = NodeConstraints(terms=(NodeSelectorTerm(match_fields=(test,)),))
