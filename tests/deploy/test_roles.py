@@ -46,6 +46,17 @@ def test_who_looks_at_the_whole_cluster_has_what_map_and_why_take(deploy: Instal
         assert allows(role, right), right
 
 
+@pytest.mark.parametrize("name", ["tessera-admin", "tessera-cluster-view"])
+def test_who_may_run_why_on_all_pods_reads_the_order_of_pods_and_the_models_of_nodes(
+    deploy: Installation, name: str
+) -> None:
+    for right in (
+        Right("list", "podgroups", "scheduling.x-k8s.io"),
+        Right("list", "localmodelnodes", "serving.kserve.io"),
+    ):
+        assert any(allows(role, right) for role in roles(deploy, name)), right
+
+
 def test_who_looks_at_the_whole_cluster_changes_nothing(deploy: Installation) -> None:
     (role,) = roles(deploy, "tessera-cluster-view")
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
