@@ -396,9 +396,13 @@ def all_end(cluster: SlicerCluster, pods: Sequence[PodInfo], first: int) -> list
     return batch
 
 
-def drain(cluster: SlicerCluster, pods: Sequence[PodInfo], first: int) -> None:
-    """The others end too, later than slots are kept that are free."""
-    pass_seconds(cluster, 5 * KEPT_SECONDS)
+def drain(cluster: SlicerCluster, pods: Sequence[PodInfo], first: int, *, killed: bool) -> None:
+    """The others end too, later than slots are kept that are free; meanwhile the controller dies, if ``killed``."""
+    for _ in range(5):
+        pass_seconds(cluster, KEPT_SECONDS)
+        if killed:
+            cluster.restart()
+            cluster.settle()
     for each in (*pods[:first], *pods[first + 1 :]):
         gone(cluster, each)
 
@@ -409,14 +413,15 @@ def long_running(cluster: SlicerCluster, *facts: Mapping[str, Any]) -> list[PodI
     return pods
 
 
+@pytest.mark.parametrize("killed", [False, True])
 def test_a_deployment_that_makes_new_pods_once_all_old_ones_have_ended_gets_all_slots_back(
-    cluster: SlicerCluster,
+    cluster: SlicerCluster, killed: bool
 ) -> None:
     """Its strategy is Recreate."""
     cluster.workloads = {"old": Workload("svc", 2, 1), "new": Workload("svc", 2, 2)}
     olds = long_running(cluster, *({"name": f"svc-1-{each}", "maker": OLD, "owner": "old"} for each in "ab"))
     batch = all_end(cluster, olds, 0)
-    drain(cluster, olds, 0)
+    drain(cluster, olds, 0, killed=killed)
     pass_seconds(cluster, KEPT_SECONDS - 1)
     news = [waiting(cluster, f"svc-2-{each}", "3g.20gb", maker=NEW, owner="new") for each in "ab"]
     cluster.settle()
@@ -424,8 +429,11 @@ def test_a_deployment_that_makes_new_pods_once_all_old_ones_have_ended_gets_all_
     assert not any(has_slices(cluster, each) for each in batch)
 
 
+@pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_group_gets_its_slots_back_though_one_of_its_old_pods_drains(cluster: SlicerCluster, first: int) -> None:
+def test_a_group_gets_its_slots_back_though_one_of_its_old_pods_drains(
+    cluster: SlicerCluster, first: int, killed: bool
+) -> None:
     """Its new leader comes once the old one has gone, and its new workers once that is ready."""
     cluster.workloads = {"leaders": Workload("leaders", 1), "old": Workload("lws/0", 1), "new": Workload("lws/0", 1)}
     olds = long_running(
@@ -434,7 +442,7 @@ def test_a_group_gets_its_slots_back_though_one_of_its_old_pods_drains(cluster: 
         {"name": "lws-0-1", "maker": WORKERS, "owner": "old"},
     )
     batch = all_end(cluster, olds, first)
-    drain(cluster, olds, first)
+    drain(cluster, olds, first, killed=killed)
     pass_seconds(cluster, KEPT_SECONDS - 1)
     leader = waiting(cluster, "lws-0", "3g.20gb", uid=PodUid("new"), maker=LEADERS, owner="leaders")
     cluster.settle()
