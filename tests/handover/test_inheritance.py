@@ -387,6 +387,34 @@ def test_slots_of_workers_are_kept_for_no_leader_that_is_ready_or_never_will_be(
     assert has_slices(cluster, batch)
 
 
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_stateful_set_that_makes_its_pods_one_by_one_gets_all_slots_back(cluster: SlicerCluster, ready: bool) -> None:
+    """All its pods were deleted; the second comes once the first is ready."""
+    cluster.workloads["sts"] = Workload("sts", 2)
+    facts: dict[str, Any] = {"maker": "StatefulSet/svc", "owner": "sts"}
+    olds = [running(cluster, f"svc-{number}", "3g.20gb", **facts) for number in range(2)]
+    cluster.pass_time(1_000)
+    batch = waiting(cluster, "batch", "3g.20gb", namespace="team-b")
+    for each in olds:
+        end(cluster, each)
+    for each in olds:
+        gone(cluster, each)
+    first = waiting(cluster, "svc-0", "3g.20gb", uid=PodUid("new"), **facts)
+    cluster.settle()
+    pass_seconds(cluster, LONGEST_SECONDS - 2 * KEPT_SECONDS)
+    if ready:
+        cluster.put(replace(cluster.pods[first.uid], ready_since=cluster.date))
+        pass_seconds(cluster, KEPT_SECONDS - 1)
+        second = waiting(cluster, "svc-1", "3g.20gb", uid=PodUid("next"), **facts)
+        cluster.settle()
+        assert has_slices(cluster, second)
+    else:
+        pass_seconds(cluster, 2 * KEPT_SECONDS - 1)
+        assert not has_slices(cluster, batch)
+        pass_seconds(cluster, 1)
+    assert has_slices(cluster, batch) is not ready
+
+
 def all_end(cluster: SlicerCluster, pods: Sequence[PodInfo], first: int) -> list[PodInfo]:
     """Somebody deletes pods, of which one ends at once and the others drain; two other pods wait for their slots."""
     batch = [waiting(cluster, f"batch-{number}", "3g.20gb", namespace="team-b") for number in range(2)]

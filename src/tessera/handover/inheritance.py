@@ -11,10 +11,11 @@ would otherwise lose its slots to whoever waits: its new pod is the youngest of 
 - The slots go to a waiting pod of that owner that asks for the same or for less, of the newest revision first. Until it
   has come, nobody gets them, for :data:`KEPT_SECONDS` after they are free. Some pods come later: those of a Deployment
   with the strategy Recreate once all old ones have ended, the new leader of a LeaderWorkerSet's group once the old one
-  has, a gang once it is complete, and workers once their leader is ready. So these seconds begin anew while another old
-  pod of the owner or group still ends, or the leader starts on its slots. They are kept no longer than
-  :data:`LONGEST_SECONDS`, and no longer than the pod has run. So an owner that deletes its pods for ever holds slots no
-  longer than its pods run on them.
+  has, a gang once it is complete, workers once their leader is ready, and each pod of a StatefulSet once those before
+  it are. So these seconds begin anew while another old pod of the owner or group still ends, and while the leader or
+  another pod of the StatefulSet starts on its slots. They are kept no longer than :data:`LONGEST_SECONDS`, and no
+  longer than the pod has run. So an owner that deletes its pods for ever holds slots no longer than its pods run on
+  them.
 - Kept slots count for the queue as the pod's own did. No bound of other reservations counts inherited slots: they are
   taken from nobody.
 - Owner references are written by tenants. The API server is asked about each owner (:attr:`Inheritance.unknown_owners`)
@@ -211,30 +212,38 @@ class Inheritance(Proposer):
                 free.append(one)
         starting: dict[Family, AbstractSet[str]] = {}
         for one in free:
-            self._ends[one.uid] = self._end_of(one, last, starting)
+            self._ends[one.uid] = self._end_of(one, last, is_awaited=self._is_awaited(one, starting))
             if state.now >= self._ends[one.uid]:
                 yield EndOfReservation(one)
 
-    def _end_of(
-        self, one: Reservation, last: Mapping[Family, float], starting: dict[Family, AbstractSet[str]]
-    ) -> float:
+    def _end_of(self, one: Reservation, last: Mapping[Family, float], *, is_awaited: bool) -> float:
         """Returns when free slots go to others.
 
         Args:
             one: the slots.
             last: by family, when the last kept slots became free; now if some are not.
-            starting: by family, the leaders that start; filled here.
+            is_awaited: a pod starts before the next one comes.
         """
-        now = self._state.now
-        end = max(self._ends.get(one.uid, 0.0), max(last[each] for each in _families(one)) + KEPT_SECONDS)
-        leader = _leader_of(one.kept_for) if one.kept_for is not None else None
-        if leader is not None:
-            family, name = leader
-            if family not in starting:
-                members = (pod for owner in self.pods.owners(family) for pod in self.pods.of(owner))
-                starting[family] = {each.name for each in members if self._starts(each)}
-            end = now + KEPT_SECONDS if name in starting[family] else end
+        since = self._state.now if is_awaited else max(last[each] for each in _families(one))
+        end = max(self._ends.get(one.uid, 0.0), since + KEPT_SECONDS)
         return min(end, self._free[one.uid] + one.patience)
+
+    def _is_awaited(self, one: Reservation, starting: dict[Family, AbstractSet[str]]) -> bool:
+        """True for slots of a StatefulSet while one of its pods starts, or the leader after which it is named.
+
+        Args:
+            one: the slots.
+            starting: by family, the names of pods that start; filled here.
+        """
+        owner = one.kept_for
+        if owner is None or not owner.maker.startswith("StatefulSet/"):
+            return False
+        leaders = owner.namespace, owner.maker.rpartition("-")[0]
+        for family in (family_of(owner), leaders):
+            if family not in starting:
+                members = (pod for each in self.pods.owners(family) for pod in self.pods.of(each))
+                starting[family] = {each.name for each in members if self._starts(each)}
+        return bool(starting[family_of(owner)]) or owner.maker.partition("/")[2] in starting[leaders]
 
     def _starts(self, pod: PodInfo) -> bool:
         """True for a pod with slots that is not ready, or was not a moment ago."""
@@ -312,14 +321,6 @@ class Inheritance(Proposer):
         seconds = max((residual_seconds(state, each) for each in holders), default=0.0)
         made.holders, made.until = {each.uid for each in holders}, state.now + seconds
         yield NewReservation(pod, made, seconds)
-
-
-def _leader_of(owner: Owner) -> tuple[Family, str] | None:
-    """Returns the family and name of the leader after which a StatefulSet of workers is named; None for no number."""
-    leaders, _, number = owner.maker.rpartition("-")
-    if not owner.maker.startswith("StatefulSet/") or not leaders or not number.isdecimal():
-        return None
-    return (owner.namespace, leaders), owner.maker.partition("/")[2]
 
 
 def _families(one: Reservation) -> Iterator[Family]:
