@@ -48,6 +48,9 @@ def test_a_pod_runs_on_the_slice_of_its_claim(cluster: RunningLab, lab_arguments
     assert "3g.20gb" in cluster.tessera("map")
     controller = cluster.kubectl("get", "deployment", "tessera-controller", "-n", "tessera-system", "-o", "yaml")
     assert ("--claim-placement=scheduler" in controller) == (lab_arguments[-1] == "scheduler")
+    shown = cluster.tessera("install", "--show").split()
+    assert "--claim-driver=gpu.tessera.dev" in shown
+    assert ("--claim-placement=scheduler" in shown) == (lab_arguments[-1] == "scheduler")
     cluster.kubectl("delete", "pod", "p")
     cluster.kubectl("wait", "--for=delete", "resourceclaims", "--all", "--timeout=60s")
 
