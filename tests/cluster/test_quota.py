@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.support.virtual_lab import InLab, VirtualLab
+from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
+from tessera.controller.objects.resource_amounts import pod_amounts, pod_limits
 from tessera.kube.client.errors import ApiError
-from tessera.kube.resources import RESOURCE_QUOTAS
+from tessera.kube.resources import PODS, RESOURCE_QUOTAS
+from tessera.signals.quotas import quota_room
 
 MEMORY = "requests.instaslice.redhat.com/accelerator-memory-quota"
 ONE, TWO, THREE = (f"nvidia.com/mig-{profile}" for profile in ("1g.5gb", "2g.10gb", "3g.20gb"))
@@ -113,3 +115,40 @@ def test_what_exceeds_the_memory_is_refused_with_the_amounts(in_lab: InLab) -> N
         await lab.running("p")
 
     in_lab(scenario, nodes="1xA100-40GB")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"hard": {f"requests.{ONE}": "3", "pods": "9"}},
+        {"hard": {MEMORY: "12Gi"}},
+        {"hard": {"limits.memory": "5Gi", "requests.cpu": "10"}},
+        {"hard": {"cpu": "1500m"}},
+        {"hard": {"count/pods": "2"}},
+        {"hard": {"pods": "2"}, "scopes": ["NotBestEffort", "NotTerminating"]},
+        {"hard": {"pods": "0"}, "scopes": ["BestEffort"]},
+        {"hard": {"pods": "0"}, "scopes": ["Terminating"]},
+    ],
+    ids=str,
+)
+def test_the_room_of_a_service_is_the_number_of_pods_that_the_server_admits(
+    in_lab: InLab, spec: Mapping[str, Any]
+) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        body = manifest("p", {ONE: 1, "cpu": "500m", "memory": "1Gi"})
+        await lab.client.create(PODS.as_dicts(), body, "default")
+        pod = await lab.client.get(PODS, "p", "default")
+        await lab.client.create(RESOURCE_QUOTAS.as_dicts(), {"metadata": {"name": "team"}, "spec": spec}, "default")
+        await lab.clock.sleep(10)
+        quota = await lab.client.get(RESOURCE_QUOTAS.as_dicts(), "team", "default")
+        room = quota_room([quota], pod_amounts(pod), pod_limits(pod))
+        refused: list[str] = []
+        for number in range(6):
+            try:
+                await lab.client.create(PODS.as_dicts(), {**body, "metadata": {"name": f"p-{number}"}}, "default")
+            except ApiError as error:
+                refused.append(str(error))
+        assert all("exceeded quota: team" in each for each in refused)
+        assert 6 - len(refused) == (6 if room is None else room)
+
+    in_lab(scenario, nodes="2xA100-40GB")
