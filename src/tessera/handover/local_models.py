@@ -11,13 +11,16 @@ A LocalModelNode speaks for the node of its name only.
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from tessera.controller.cluster.storage import NodeModels
 from tessera.controller.leadership.informers import ClusterInput
 from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.state.events import StorageObserved
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Resource
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import is_served, wait_served
+from tessera.kube.watch.informer import wait_served
 
 #: KServe's (``pkg/apis/serving/v1alpha1/local_model_node_types.go``), and what one says of a model that is there.
 LOCAL_MODEL_NODES: Resource[dict[str, Any]] = Resource(
@@ -26,6 +29,16 @@ LOCAL_MODEL_NODES: Resource[dict[str, Any]] = Resource(
 _DOWNLOADED = "ModelDownloaded"
 #: Most models of a node that are looked at: a disk of 30 TB has fewer of 100 GB.
 MODELS = 1_000
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Kinds(msgspec.Struct, frozen=True):
+    """``metav1.APIResourceList``."""
+
+    resources: tuple[_Kind, ...] = ()
 
 
 class LocalModels(ClusterInput):
@@ -46,7 +59,13 @@ class LocalModels(ClusterInput):
         await self._informer.run()
 
     async def _is_served(self) -> bool:
-        return await is_served(self._client, LOCAL_MODEL_NODES.api_version, self._clock)
+        """True if the cluster has the kind: KServe serves others of this group's version, also without local models."""
+        try:
+            answer = await self._client.request("GET", f"/apis/{LOCAL_MODEL_NODES.api_version}")
+            kinds = msgspec.json.decode(answer.body, type=_Kinds).resources
+        except (ApiError, ConnectionError, TimeoutError, msgspec.DecodeError):
+            return False
+        return any(each.name == LOCAL_MODEL_NODES.plural for each in kinds)
 
     def _observe(self, event: WatchEvent[dict[str, Any]]) -> None:
         found = read_models(event.object)
