@@ -457,7 +457,7 @@ def test_an_update_that_waits_for_pods_which_an_autoscaler_wants_says_so(cluster
     assert step_of(cluster, new) is UpdateStep.SHORT
     (told,) = [each.message for each in cluster.told if each.reason == "SliceUpdate"]
     assert (
-        "once its Deployment has all ready pods that it wants, or once this pod is progressDeadlineSeconds old" in told
+        "once as many pods are ready as its Deployment wants, or once this pod is progressDeadlineSeconds old" in told
     )
     assert old.name in told
     cluster.pass_time(cluster.workloads["new"].deadline)

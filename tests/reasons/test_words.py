@@ -187,7 +187,7 @@ WORDS: Mapping[Reason, Words] = {
     OldPods("team-a", "svc", ("team-a/svc-1-x",), UpdateStep.SHORT): Words(
         "hand-over",
         ROOM,
-        "it gets the slots of an old pod once its Deployment has all ready pods that it wants, or once this pod is"
+        "it gets the slots of an old pod once as many pods are ready as its Deployment wants, or once this pod is"
         " progressDeadlineSeconds old",
         all="the old pod is team-a/svc-1-x",
         team="the old pod is team-a/svc-1-x",

@@ -195,7 +195,7 @@ _OLD_PODS = {
     UpdateStep.STAY: "an old pod of its own Deployment holds what it needs, and ends only when this one is ready"
     " (maxUnavailable 0): neither goes on by itself",
     UpdateStep.FOLLOW: "it gets the slots of an old pod of its own Deployment once the new pods before it are ready",
-    UpdateStep.SHORT: "it gets the slots of an old pod once its Deployment has all ready pods that it wants, or once"
+    UpdateStep.SHORT: "it gets the slots of an old pod once as many pods are ready as its Deployment wants, or once"
     " this pod is progressDeadlineSeconds old",
     UpdateStep.PULL: "it gets the slots of an old pod of its own Deployment once its images are on that pod's node",
     UpdateStep.IMAGE: "an old pod of its own Deployment holds what it needs, and serves on: its node does not get an"
