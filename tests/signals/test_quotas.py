@@ -6,7 +6,7 @@ import pytest
 
 from tessera.signals.quotas import quota_room
 
-POD = {"cpu": 500, "memory": 1 << 30, "nvidia.com/mig-3g.20gb": 1}
+POD = {"cpu": 500, "memory": 1 << 30, "hugepages-2Mi": 1 << 21, "nvidia.com/mig-3g.20gb": 1}
 
 
 def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -23,6 +23,7 @@ def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any)
         ({"cpu": "2"}, {"cpu": "900m"}, 2),
         ({"requests.memory": "10Gi"}, {"requests.memory": "512Mi"}, 9),
         ({"requests.memory": "10Gi", "pods": "1"}, {}, 1),
+        ({"hugepages-2Mi": "10Mi"}, {"hugepages-2Mi": "4Mi"}, 3),
         ({"limits.memory": "6Gi"}, {"limits.memory": "1Gi"}, 2),
         ({"requests.nvidia.com/mig-7g.40gb": "0", "services": "0", "limits.cpu": "0"}, {}, None),
         ({"pods": "many"}, {}, None),

@@ -26,7 +26,7 @@ def quota_room(quotas: Iterable[Mapping[str, Any]], amounts: Amounts, limits: Am
         limits: the limits of one pod.
     """
     asked = {_REQUESTS + name: value for name, value in amounts.items()}
-    asked |= {name: amounts[name] for name in _PLAIN & amounts.keys()}
+    asked |= {name: value for name, value in amounts.items() if name in _PLAIN or name.startswith("hugepages-")}
     asked |= {_LIMITS + name: value for name, value in (limits or {}).items()}
     asked |= dict.fromkeys(_PODS, 1)
     is_best_effort = not {"cpu", "memory"} & (amounts.keys() | (limits or {}).keys())
