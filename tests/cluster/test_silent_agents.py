@@ -11,8 +11,8 @@ from tests.support.virtual_lab import InLab, VirtualLab
 from tessera.api.nodes.node_marks import AGENT_CONDITIONS, is_marked_silent
 from tessera.cli.base.usage import notes_of
 from tessera.cli.idle import idle_lines
+from tessera.controller import main as controller_process
 from tessera.controller.main import Controller
-from tessera.controller.main import run as controller_process
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.objects import make_map
