@@ -304,6 +304,7 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ),
     ("past", {"empty": ["sum(a{})"]}, "page-prometheus", Verdict.WARNING, "has no values for: sum(a{})"),
     ("past", FORBIDDEN, "page-prometheus", Verdict.UNKNOWN, "Forbidden"),
+    ("pods", FORBIDDEN, "page-prometheus", Verdict.UNKNOWN, "needs the right to list pods in tessera-system"),
     ("leader", MISSING, "leader", Verdict.ERROR, "no controller"),
     ("leader", FORBIDDEN, "leader", Verdict.UNKNOWN, "Forbidden"),
     ("leader", lease("tessera-controller", 31), "leader", Verdict.ERROR, "31 s ago"),

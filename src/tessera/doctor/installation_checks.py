@@ -429,6 +429,8 @@ def _trial(trial: Object | Refusal) -> Finding:
 def _past(facts: ClusterFacts) -> Finding:
     """Whether the live page gets its curves from the Prometheus that it was given."""
     check, past = "page-prometheus", facts.past
+    if isinstance(facts.pods, Refusal):
+        return unknown(check, f"not examined: that needs the right to list pods in {SYSTEM_NAMESPACE}")
     if past is None:
         return ok(check, "the live page has no Prometheus: its curves are of the last hours, from its own memory")
     if isinstance(past, Refusal):
