@@ -50,6 +50,14 @@ def test_the_exit_code_is_0_if_every_card_is_allocated(
     assert "n3/0 NVIDIA A100: healthy" in capsys.readouterr().out
 
 
+def test_pods_without_a_card_hold_none_and_an_agent_may_answer_all_the_same(
+    server: tuple[Objects, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, options = server
+    assert main(["health", "-n", "other", *options]) == 0
+    assert capsys.readouterr().out == "0 cards: these pods hold none\n"
+
+
 def test_a_text_about_many_cards_ends_with_their_number(
     server: tuple[Objects, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

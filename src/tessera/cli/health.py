@@ -104,17 +104,17 @@ def command(
     if term is not None:
         _explain(term, output)
         return 0
-    home = own_namespace(namespace, kubeconfig, context)
+    home, of_pods = own_namespace(namespace, kubeconfig, context), not (namespace is None and selector is None)
     health = read_or_watch(
         "tessera-health",
         lambda client: _read(client, node, namespace, selector, home),
-        lambda health, _: _lines(health, node),
+        lambda health, _: _lines(health, node, of_pods=of_pods),
         watches=watches,
         kubeconfig=kubeconfig,
         context=context,
     )
     names = dict.fromkeys(f"node/{row.node}" for row in health.cards)
-    output.show(_document(health), _lines(health, node), names)
+    output.show(_document(health), _lines(health, node, of_pods=of_pods), names)
     return 0 if health.complete else NOT_HEALTHY
 
 
@@ -159,8 +159,8 @@ async def _read(
 # Text ---------------------------------------------------------------------------------------------------------------
 
 
-def _lines(health: "FleetHealth", node: str | None) -> Iterator[str]:
-    yield _summary(health, node)
+def _lines(health: "FleetHealth", node: str | None, *, of_pods: bool = False) -> Iterator[str]:
+    yield _summary(health, node, "these pods hold none" if of_pods else "none answers")
     yield from map(_rule_line, (rule for rule in health.rules if rule.spared))
     for sentence in health.blocked[:_CARDS]:
         yield from _wrap(sentence, "", "    ")
@@ -188,9 +188,9 @@ def _lines(health: "FleetHealth", node: str | None) -> Iterator[str]:
             yield f"  {len(health.findings) - _CARDS} more; see -o json"
 
 
-def _summary(health: "FleetHealth", node: str | None) -> str:
+def _summary(health: "FleetHealth", node: str | None, none: str) -> str:
     counts = health.counts
-    parts = ", ".join(f"{number} {state.value}" for state, number in reversed(list(counts.items()))) or "none answers"
+    parts = ", ".join(f"{number} {state.value}" for state, number in reversed(list(counts.items()))) or none
     where = f" of {node}" if node is not None else ""
     silent = f"; {count_noun(len(health.silent), 'node')} without an answer" if health.silent else ""
     simulated = " (simulated)" if health.simulated else ""
