@@ -5,9 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from tessera.access.agent_pages import FleetUsage
+from tessera.api.nodes.silence import Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.cli.idle import idle_lines
+from tessera.cli.top.columns import table
 from tessera.observe.reading import Usage
+from tessera.observe.top_view import TopView
 from tessera.observe.usage_rows import card_rows, lease_rows
 
 BUSY = ("busy", "up to 90% busy in the last 30 min")
@@ -58,3 +61,16 @@ def test_leases_that_cannot_be_judged_are_counted_below_the_table_unless_they_ar
 
 def test_the_leases_of_other_namespaces_do_not_count() -> None:
     assert shown([BUSY], namespace="other") == "No pod of namespace other holds a card: 0 leases on 1 card."
+
+
+@pytest.mark.parametrize(
+    ("agents", "text"),
+    [(0, "no card answers; tessera doctor says whether Tessera is installed"), (1, "no card answers")],
+)
+def test_without_an_answer_nothing_is_said_of_pods_and_without_an_agent_the_doctor_is_named(
+    agents: int, text: str
+) -> None:
+    silent = SilentNode(node="n1", reason="no pod", kind=Silence.NEVER_RAN)
+    usage = Usage(fleet=FleetUsage(nodes=(), failures=(silent,)), cards=(), leases=(), agents=agents)
+    assert list(idle_lines(usage, namespace=None, unknown=False)) == [f"{text}. 1 node did not answer."]
+    assert table(TopView(), usage)[-1] == text

@@ -107,7 +107,7 @@ def idle_rows(rows: Sequence["LeaseRow"], *, namespace: str | None, unknown: boo
 def idle_lines(usage: "Usage", *, namespace: str | None, unknown: bool) -> Iterator[str]:
     """The table of :func:`idle_rows`, or a sentence instead, and how many leases cannot be judged."""
     from tessera.cli.base.console import table_lines
-    from tessera.cli.base.usage import device_of, gpu_hours, held_for, simulated_note
+    from tessera.cli.base.usage import device_of, gpu_hours, held_for, no_card_line, simulated_note
 
     yield from simulated_note(usage)
     rows = idle_rows(usage.leases, namespace=namespace, unknown=unknown)
@@ -116,6 +116,9 @@ def idle_lines(usage: "Usage", *, namespace: str | None, unknown: bool) -> Itera
     if not rows:
         silent = len(usage.fleet.failures)
         unknown_nodes = f" {count_noun(silent, 'node')} did not answer." if silent else ""
+        if silent and not usage.cards:
+            yield f"{no_card_line(usage)}.{unknown_nodes}"
+            return
         yield _none_line(len(judged), len(unjudged), len(usage.cards), namespace) + unknown_nodes
         yield from _unknown_lines(unjudged)
         return

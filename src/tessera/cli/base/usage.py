@@ -123,6 +123,11 @@ def with_labels(usage: "Usage", pods: frozenset[tuple[str, str]] | None) -> "Usa
     return msgspec.structs.replace(usage, leases=kept, services=services)
 
 
+def no_card_line(usage: "Usage") -> str:
+    """What is said in place of rows while no card is known."""
+    return "no card answers" if usage.agents else "no card answers; tessera doctor says whether Tessera is installed"
+
+
 def notes_of(usage: "Usage") -> Iterator[str]:
     """A line for each node that did not answer, at most ten, and one about hidden names."""
     if any(each.node.startswith(HIDDEN) for each in usage.fleet.nodes):

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tessera.cli.base.usage import NOT_MEASURED, device_of, gib_of, gpu_hours, held_for, percent
+from tessera.cli.base.usage import NOT_MEASURED, device_of, gib_of, gpu_hours, held_for, no_card_line, percent
 from tessera.observe.service_rows import ServiceRow
 from tessera.observe.top_view import TopView, View
 from tessera.observe.usage_rows import CardRow, TeamRow
@@ -116,7 +116,7 @@ def empty(view: TopView, usage: "Usage") -> str:
         return (
             usage.services_note or "no service to show: no Deployment or other such owner has pods that ask for cards"
         )
-    return "no card answers" if not usage.cards else f"no {view.view.value} to show"
+    return no_card_line(usage) if not usage.cards else f"no {view.view.value} to show"
 
 
 def _service_warnings(rows: "Sequence[ServiceRow]", most: int) -> list[str]:
