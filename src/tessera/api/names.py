@@ -56,6 +56,8 @@ POD_HEALTH_MANAGER = "tessera-agent-health"
 GPU_NEEDS_RESET, GPU_NEEDS_REBOOT = "GpuNeedsReset", "GpuNeedsReboot"
 #: Annotation of a pod: seconds for which it stays on such a card before it is evicted.
 FAULT_TOLERATION = "tessera.dev/fault-toleration-seconds"
+#: Label, or else annotation, of a pod that names its user in ``tessera usage``; an option can name another.
+USER_KEY = "tessera.dev/user"
 #: Annotation of a pod: its own lower limit in bytes on each shared card, a Kubernetes quantity.
 MEMORY_LIMIT_ANNOTATION = "tessera.dev/memory-limit"
 #: Annotation of a pod: with ``off`` neither the pod nor its processes are ended for taking too much memory.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.api.names import PAUSE_IMAGE, SYSTEM_NAMESPACE
+from tessera.api.names import PAUSE_IMAGE, SYSTEM_NAMESPACE, USER_KEY
 from tessera.cli.base.claim_options import claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.controller_options import (
@@ -90,7 +90,7 @@ _READERS: Mapping[str, tuple[str, ...]] = {
 @click.option(
     "--usage-user",
     metavar="KEY",
-    default="tessera.dev/user",
+    default=USER_KEY,
     show_default=True,
     callback=check_key,
     help="Label, or else annotation, of pods that names their user in tessera usage.",

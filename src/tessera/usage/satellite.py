@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
-from tessera.api.names import SYSTEM_NAMESPACE
+from tessera.api.names import SYSTEM_NAMESPACE, USER_KEY
 from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.usage import EndedLease, LeaseUsage, NodeUsage
 from tessera.controller.leadership.satellite import Process, Task, Term
@@ -47,8 +47,7 @@ WRITE_PERIOD = 300.0
 _PAST_HOLDERS = 10_000
 #: Characters of an unreadable record that is set aside: enough to see what happened.
 _BROKEN = 64 * 1024
-#: The label or annotation that names a pod's user, and the label by which GPU-hours are counted too.
-USER_KEY = "tessera.dev/user"
+#: The label by which GPU-hours are counted too.
 LABEL_KEY = "app.kubernetes.io/part-of"
 
 

@@ -106,6 +106,17 @@ ROWS = {
     "annotation as a label": Row(
         {}, ("label tessera.dev/gpu-memory has no effect: it is an annotation",), labels={"tessera.dev/gpu-memory": "1"}
     ),
+    "annotation that nobody reads": Row(
+        {MIG: "1"},
+        ("annotation tessera.dev/prority has no effect: Tessera reads no annotation of this name",),
+        annotations={"tessera.dev/prority": "5"},
+    ),
+    "misspelt annotation": Row(
+        {MIG: "1"},
+        ("reads no annotation of this name; did you mean tessera.dev/movable?",),
+        annotations={"tessera.dev/moveable": "true"},
+    ),
+    "misspelt label": Row({MIG: "1"}, ("did you mean tessera.dev/queue?",), labels={"tessera.dev/queu": "a"}),
     "label of nodes": Row(
         {MIG: "1"}, ("a pod selects such nodes by nodeSelector",), labels={"nvidia.com/mig.config": "dynamic"}
     ),
@@ -194,6 +205,12 @@ RIGHT = {
     "none": Row({"nvidia.com/gpu": "0"}, ()),
     "a selector of nodes": Row({MIG: "1"}, (), (OLD,), spec={"nodeSelector": {MAJOR: "550"}}),
     "queue and gang": Row({MIG: "1"}, (), labels={"tessera.dev/queue": "a", "tessera.dev/gang": "b"}),
+    "user and other domains": Row(
+        {MIG: "1"},
+        (),
+        annotations={"tessera.dev/user": "ann", "lab.tessera.dev/x": "y"},
+        labels={"tessera.dev/user": "a"},
+    ),
     "memory": Row({}, (), (A100,), annotations={"tessera.dev/gang-size": "1"}),
 }
 

@@ -16,7 +16,8 @@ offers the name may come. Rules:
   told yet what they have.
 - Several slices of one container get one where a node's driver shows programs only the first of them.
 - Devices that no node could hold together, even an empty one, get the text with which a managed namespace refuses them.
-- A key that stands where nobody reads it, such as a resource among the annotations, gets one with its right section.
+- A key that nobody reads where it stands, such as a resource among the annotations, gets one with its right section;
+  an unknown one of Tessera's domain gets one with the known name that it resembles.
 - A pod that a controller made gets none: nobody reads them there. The objects of :data:`WORKLOADS` get those of their
   templates, and the text with which a pod of a template will be refused: their controllers would note that in events
   only, with which nobody counts after ``created``.
@@ -24,6 +25,7 @@ offers the name may come. Rules:
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -105,7 +107,7 @@ def find_warnings(
     labels = ObjectMeta(annotations=meta.get("annotations") or {}, labels=meta.get("labels") or {})
     selects = PodSpec(node_selector=spec.get("nodeSelector") or {}, scheduler_name=spec.get("schedulerName") or "")
     misplaced = misplaced_on_pod(Pod(metadata=labels, spec=selects), capabilities.labels.nodes_with_key)
-    yield from (each.removeprefix("its ") for each in misplaced)
+    yield from (each.removeprefix("its ") for each in islice(misplaced, _WARNINGS))
     if not asked:
         return
     yield from warn_of_idle_update(pod, kind)
