@@ -22,7 +22,6 @@ Rules:
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from statistics import median
 from typing import TypeVar
 
 import msgspec
@@ -342,7 +341,11 @@ def estimate_remaining(record: ProvisioningRecord, history: Iterable[Provisionin
     near = [each for each in alike if record.group and each.group == record.group]
     took = [time for each in near or alike if (time := _seconds_from_phase(each, phase)) is not None]
     longer = [time - (now - began) for time in took if time > now - began]
-    return Remaining(seconds=median(longer) if longer else None, n=len(took))
+    if not longer:
+        return Remaining(seconds=None, n=len(took))
+    from statistics import median  # 2.5 ms of CPU, which no other command pays
+
+    return Remaining(seconds=median(longer), n=len(took))
 
 
 def _seconds_from_phase(record: ProvisioningRecord, phase: Milestone) -> float | None:

@@ -1,22 +1,12 @@
 """Connects a command to the cluster and reports its errors, as kubectl does."""
 
 import functools
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
-
-if "typing_extensions" not in sys.modules:
-    # Msgspec prefers it to typing, which has the same since Python 3.11. Its import takes 17 ms of CPU, a tenth of a
-    # command (bench/cli.py); whoever imports it later gets it.
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-    try:
-        import msgspec  # noqa: F401 - for its side effect
-    finally:
-        del sys.modules["typing_extensions"]
 
 from tessera.cli.base.durations import Duration
 from tessera.clock import SystemClock
