@@ -11,8 +11,7 @@ Rules:
    :data:`PodKey`, ``namespace/name``, is for the readers of the namespace that it names itself.
 2. :data:`NodeName` and :data:`NodeText` are for readers who may list nodes. The name of a node is also for those who
    know it from their own pods (:attr:`Visibility.named`).
-3. :data:`ClusterText` is for readers who may list nodes and the pods of all namespaces: a free text that may name any;
-   and :data:`ClusterName`, the name of an object that is in no namespace.
+3. :data:`ClusterText` is for readers who may list nodes and the pods of all namespaces: a free text that may name any.
 4. :data:`WorkloadText` is for readers who may list Kueue's Workloads in the namespace of their document, which has a
    field ``namespace: WorkloadText``. Others do not get the document: they would not find the Workload elsewhere either.
 5. :data:`OwnedText` is for readers who may list pods in the namespace of their document, which has a field
@@ -46,7 +45,6 @@ class Audience(Enum):
     POD_TEXT = "readers of the namespace's pods; others get no text"
     NODE_NAME = "readers of nodes; others get an alias"
     NODE_TEXT = "readers of nodes; others get no text"
-    CLUSTER_NAME = "readers of nodes and of all pods; others get an alias"
     CLUSTER_TEXT = "readers of nodes and of all pods; others get no text"
     WORKLOAD_TEXT = "readers of the namespace's Workloads; others get no document"
     OWNED_TEXT = "readers of the namespace's pods; others get no document"
@@ -58,10 +56,9 @@ PodName = Annotated[str, Audience.POD_NAME]
 PodKey = Annotated[str, Audience.POD_KEY]
 PodText = Annotated[str, Audience.POD_TEXT]
 NodeName = Annotated[str, Audience.NODE_NAME]
-#: The name of a Queue, which is in no namespace either.
+#: The name of a Queue, which is in no namespace, as a node is in none.
 QueueName = NodeName
 NodeText = Annotated[str, Audience.NODE_TEXT]
-ClusterName = Annotated[str, Audience.CLUSTER_NAME]
 ClusterText = Annotated[str, Audience.CLUSTER_TEXT]
 OwnedText = Annotated[str, Audience.OWNED_TEXT]
 WorkloadText = Annotated[str, Audience.WORKLOAD_TEXT]
@@ -224,8 +221,6 @@ class _Reader(NamedTuple):
                 return self.redactor.pod(self.namespace, text)
             case Audience.NODE_NAME:
                 return text if self.visibility.names_node(text) else self.redactor.node(text)
-            case Audience.CLUSTER_NAME:
-                return self.redactor.alias(f"name/{text}")
             case _:
                 return ""
 

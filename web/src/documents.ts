@@ -163,7 +163,7 @@ export interface ServiceUpdate {
   step: string;
   /** The same in some words. */
   state: string;
-  /** What `tessera why` says of the pod that is next, after its name. */
+  /** The pod that is next, and what `tessera why` says of it. */
   text: string;
   /** It does not go on before a person acts. */
   stuck?: boolean;

@@ -38,7 +38,7 @@ function energy(joules: number): string {
   return joules < 10_000 ? `${integer(joules)} J` : `${decimal(joules / 1000)} kJ`;
 }
 
-/** A text with a capital at its begin and a full stop at its end. */
+/** The text as a sentence: with a capital and a full stop. */
 function asSentence(text: string): string {
   return `${text.charAt(0).toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`;
 }

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tessera.doctor.findings import Finding
     from tessera.kube.transport.http import HttpTransport
 
-#: In the text of a check that was not made since the asker lacks a right.
-_LACK = re.compile(r"\(Forbidden\)|needs the right to")
+#: In the text of a check that was not made since the asker lacks a right. Admission forbids in other words.
+_LACK = re.compile(r"\(Forbidden\).* cannot [a-z]+ (resource|path) |needs the right to")
 
 
 @click.command()

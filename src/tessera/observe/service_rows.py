@@ -66,7 +66,7 @@ class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
         step: what happens, as :class:`.UpdateStep` has it.
         state: the same in some words.
         stuck: it does not go on before a person acts.
-        text: what ``tessera why`` says of the pod that is next, after its name.
+        text: the pod that is next, and what ``tessera why`` says of it.
         said: what the server or kubelet says against it.
         since: Unix time since when; 0 if not known.
         new: pods of the new revision that wait, or that start where an old one waits.
