@@ -77,7 +77,7 @@ class Aliases:
         )
 
     def _order(self, order: OrderObjects) -> OrderObjects:
-        """Returns the objects that order the pods of visible namespaces, without the names of others, and of nodes."""
+        """Returns the objects that order the pods of visible namespaces, without hidden namespaces and nodes."""
         groups = order.pod_groups
         return OrderObjects(
             namespaces=[each for each in order.namespaces if self._visible(each.metadata.name)],

@@ -1,4 +1,4 @@
-"""The objects that decide on the order of waiting pods, on who places whole cards, and on places.
+"""The objects that decide on the order of waiting pods, on who places whole cards, and on preferred nodes.
 
 Labels of namespaces name queues and give whole cards to Tessera, Queues share the cards, PodGroups state the sizes of
 gangs, LocalModelNodes the models of nodes. A user may lack the right to read some: what is missing counts as not there.

@@ -1,8 +1,7 @@
 """Explains pods by what they request: nothing, what is misspelt or impossible, or what kube-scheduler alone places.
 
-What a pod selects that no node has: the label, or its value, with those that nodes have instead.
-
-The scheduler says only that nodes do not match. Where several alternatives of node affinity may do, none is named.
+It names what a pod selects and no node has: the label, or its value, with those that nodes have instead. The scheduler
+says only that nodes do not match. Where several alternatives of node affinity may do, none is named.
 """
 
 from collections.abc import Iterable, Iterator

@@ -7,9 +7,8 @@ Names, annotations, messages and labels come from tenants and nodes. Every line 
 which replaces control characters by escapes: they could clear the screen, forge a line or reorder the text. Commands
 call these functions instead of ``print`` and ``click.echo``, which the linter forbids elsewhere in this package.
 
-A table of text with aligned columns, as kubectl prints one.
-
-A library for tables wraps, frames and colours; these lines are piped to other programs, and each row is one line.
+It prints tables with aligned columns, as kubectl does. A library for tables wraps, frames and colours; these lines are
+piped to other programs, and each row is one line.
 """
 
 import os

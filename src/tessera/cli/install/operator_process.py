@@ -13,9 +13,7 @@ Rules:
 Two operators would overwrite each other's objects for a moment, so the Deployment of the bundle ends the old pod before
 it starts a new one.
 
-The settings of ``tessera operator``: a ConfigMap with options of ``tessera install``.
-
-The keys, all optional:
+The settings are a ConfigMap with options of ``tessera install``. Its keys, all optional:
 
 - ``options``: options of ``tessera install``, one a line, as ``--device-access warn``; ``#`` begins a comment;
 - ``values.yaml``: a values file or ClusterPolicy of NVIDIA's operator, as for ``--values``;

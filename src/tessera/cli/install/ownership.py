@@ -4,9 +4,7 @@ Fields that kubectl applied count as those of an earlier installation: server-si
 else set it. So such fields become ours before an object is applied. Definitions and objects of NVIDIA's kinds that
 others made are left alone.
 
-ConfigMaps in tessera-system with a file that an option of ``tessera install`` names.
-
-Rules:
+Rules for ConfigMaps in tessera-system with a file that an option of ``tessera install`` names:
 
 - Users write such ConfigMaps too, so a label does not say whose they are: only the fields that the installer applied
   are its own (Kubernetes API, ``ObjectMeta.managedFields``).
