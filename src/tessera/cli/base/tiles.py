@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tessera.cli.base.console import COLOUR
+from tessera.cli.base.usage import SHARES
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, PendingNode, Tile
 from tessera.explain.fleet_map import FREE, HELD, ModelSummary
 from tessera.limits.messages import FACT_SHOWN
@@ -29,8 +30,7 @@ KINDS: Mapping[str, str] = {
     "slice": "on demand",
     "mig": "fixed MIG",
     "whole": "whole",
-    "time-slicing": "time slice",
-    "mps": "MPS share",
+    **SHARES,
     "shares": "share",
     "": "not offered",
 }

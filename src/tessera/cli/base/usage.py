@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tessera import text
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import LeaseRow
 
+#: Kinds of shares in words.
+SHARES: Mapping[str, str] = {"time-slicing": "time slice", "mps": "MPS share"}
 #: The text of a cell without a measurement.
 NOT_MEASURED = "n/a"
 #: Said of a node whose reason the user may not see.

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tessera.cli.base.usage import NOT_MEASURED, device_of, gib_of, gpu_hours, held_for, no_card_line, percent
+from tessera.cli.base.usage import NOT_MEASURED, SHARES, device_of, gib_of, gpu_hours, held_for, no_card_line, percent
 from tessera.observe.service_rows import ServiceRow
 from tessera.observe.top_view import TopView, View
 from tessera.observe.usage_rows import CardRow, TeamRow
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 #: Faults and excesses of memory that are shown.
 _WARNINGS = 5
-#: Kinds of shares in words, as :data:`tessera.cli.base.tiles.KINDS` has them for tessera map.
-_SHARES = {"time-slicing": "time slice", "mps": "MPS share"}
 #: Findings of services in a wide table: 50 services with each kind.
 _ALL = 500
 
@@ -277,7 +275,7 @@ def _pod_cells(row: "LeaseRow") -> tuple[str, ...]:
         lease.container or "-",
         row.owner or "-",
         device_of(row),
-        _SHARES.get(lease.kind, lease.kind),
+        SHARES.get(lease.kind, lease.kind),
         percent(lease.share),
         percent(lease.busy),
         gib_of(lease.memory, row.memory_limit),
