@@ -89,7 +89,7 @@ async def test_spare_slices_teams_and_the_number_of_services_that_are_not_told_a
 
 
 async def test_a_controller_that_tells_no_services_is_named(cluster: AgentCluster) -> None:
-    await play(cluster, lambda text: b'"unserved":true,"unservedDetail":"no controller runs in tessera-system"' in text)
+    await play(cluster, lambda text: b'"unserved":true,"unservedDetail":"no controller runs in tessera-system;' in text)
 
 
 async def test_a_missing_right_is_shown_on_the_page(cluster: AgentCluster) -> None:

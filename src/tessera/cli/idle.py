@@ -117,7 +117,8 @@ def idle_lines(usage: "Usage", *, namespace: str | None, unknown: bool) -> Itera
         silent = len(usage.fleet.failures)
         unknown_nodes = f" {count_noun(silent, 'node')} did not answer." if silent else ""
         if silent and not usage.cards:
-            yield f"{no_card_line(usage)}.{unknown_nodes}"
+            line = no_card_line(usage)
+            yield f"{line[0].upper()}{line[1:]}.{unknown_nodes}"
             return
         yield _none_line(len(judged), len(unjudged), len(usage.cards), namespace) + unknown_nodes
         yield from _unknown_lines(unjudged)

@@ -158,6 +158,10 @@ def _driver(node: Node) -> DriverStatus | None:
     return read_status(node.metadata.annotations.get(DRIVER_ANNOTATION, ""))
 
 
+#: Kinds of silence of nodes on which no agent's pod is, so that there is no log.
+_WITHOUT_POD = (Silence.NO_AGENT, Silence.NEVER_RAN, Silence.NODE_GONE)
+
+
 def _explain_missing_agent(view: ClusterView, node: Node) -> Explanation | None:
     silence = view.silent.get(node.metadata.name)
     if silence is None:
@@ -171,14 +175,12 @@ def _explain_missing_agent(view: ClusterView, node: Node) -> Explanation | None:
         )
     gone = "has no running agent: its cards stay as they are until it runs"
     unknown = "has an agent that does not answer, so the state of its cards is unknown"
+    log = f"its log: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix"
     return Explanation(
         case="agent-down",
         verdict=unknown if silence.kind is Silence.UNREACHABLE else gone,
         facts=(silence.text(view.snapshot.now), *_facts(view, node, "last reported: ")),
-        help=(
-            *filter(None, (silence.next,)),
-            f"its log: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix",
-        ),
+        help=tuple(filter(None, (silence.next, "" if silence.kind in _WITHOUT_POD else log))),
     )
 
 

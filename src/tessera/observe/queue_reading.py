@@ -85,7 +85,7 @@ async def read_signals(client: Client, reader: PageReader) -> SignalsPage | str:
 async def _read_leader(kind: _PageKind[P], client: Client, reader: PageReader) -> P | str:
     pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=_LABEL)).items
     if not pods:
-        return f"no controller runs in {SYSTEM_NAMESPACE}"
+        return f"no controller runs in {SYSTEM_NAMESPACE}; tessera doctor says whether Tessera is installed"
     why = ""
     for pod in sorted(pods, key=lambda each: each.metadata.name):
         found = await _read_page(kind, reader, pod)
