@@ -189,7 +189,7 @@ def summary(usage: "Usage", width: int = 0) -> str:
         *(["simulated cards"] if usage.simulated else []),
         f"{count_noun(len(usage.fleet.nodes), 'node')}, {count_noun(len(cards), 'card')}, {count_noun(pods, 'pod')}",
         f"busy {percent(sums.busy)}{of if 0 < sums.measured < len(cards) else ''}",
-        f"memory {gib_of(sums.memory, sums.memory_total)} GiB",
+        f"memory {gib_of(sums.memory, sums.memory_total)} GiB" if sums.memory is not None else "memory n/a",
         f"power {sums.power:,.0f} W" if sums.power is not None else "power n/a",
     ]
     while width and len(parts) > 1 and len("   ".join(parts)) > width:
