@@ -370,6 +370,12 @@ ROWS = {
         "does not request a GPU",
         ("its label tessera.dev/gpu-memory has no effect: it is an annotation, in metadata.annotations",),
     ),
+    "an annotation that nobody reads": Row(
+        pod({}, annotations={"tessera.dev/moveable": "true"}),
+        "no-slices",
+        "does not request a GPU",
+        ("Tessera reads no annotation of this name; did you mean tessera.dev/movable?",),
+    ),
     "an annotation instead of a label": Row(
         pod(GPU, annotations={"tessera.dev/queue": "blue"}),
         "unscheduled",
