@@ -23,9 +23,10 @@ EXPRESSION_USUAL_COST = Limit(
 NAMESPACE_EXPRESSIONS_COST = Limit(
     3_000_000,
     "units",
-    "all evaluations of selectors for the claims of one namespace, until classes or devices change",
-    "a second or two; four thousand different selectors cost a million",
+    "all evaluations of selectors for the claims of one namespace in ten minutes",
+    "a second or two; four thousand different selectors cost a million, as do 60 of single cards on a thousand nodes",
 )
+NAMESPACE_EXPRESSIONS_SECONDS = 600.0
 EXPRESSIONS = Limit(
     4_096, "expressions", "selectors whose costs are remembered", "a cluster has tens; all are forgotten together"
 )
@@ -50,14 +51,14 @@ CLAIM_EXPRESSIONS = Limit(
 CARD_CHOICES = Limit(
     256,
     "choices",
-    "different selectors of single cards that claims have now, until classes or devices change",
+    "different selectors of single cards, and requests for all, that the claims of living pods have",
     "each is a name that planning compares with every card; a cluster whose users name their cards has tens",
 )
 NAMESPACE_CARD_CHOICES = Limit(
     64,
     "choices",
-    "the same of one namespace",
-    "a quarter, so that one namespace does not use up what all have; eight cards by index and PCIe root are 40",
+    "the same of one namespace; less where other namespaces have some: a quarter of what they leave",
+    "so that no few namespaces use up what all have; eight cards by index and PCIe root are 40",
 )
 CLAIM_ALTERNATIVES = Limit(8, "alternatives", "`firstAvailable` of a request", "Kubernetes' own bound")
 CLAIM_TOLERATIONS = Limit(16, "tolerations", "tolerations of a request", "Kubernetes' own bound")

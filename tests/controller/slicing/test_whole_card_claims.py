@@ -1,14 +1,20 @@
 """Whole cards by claims: which cards a claim gets, card by card."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.support.claim_cluster import ClaimCluster, request, selecting
 
+from tessera.api.names import NodeName
+from tessera.claims.controller import claim_profiles
 from tessera.claims.controller.chosen_devices import ChosenDevices
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.limits import NAMESPACE_CARD_CHOICES
 from tessera.dra.node_devices import DRIVER
+from tessera.limits import Limit
 
 WHOLE = "gpu.tessera.dev"
 INDEX = "device.attributes['gpu.tessera.dev'].index"
@@ -189,18 +195,92 @@ def test_admin_access_that_kube_scheduler_cannot_give_is_refused(requests: list[
 
 @pytest.mark.parametrize(("more", "names"), [({}, 1), ({"allocationMode": "All"}, 2)])
 def test_a_namespace_does_not_use_up_the_choices_of_all(more: dict[str, Any], names: int) -> None:
+    cluster = one_card()
+    faults = [choose(cluster, "default", number, **more).fault for number in range(1, 100)]
+    most = NAMESPACE_CARD_CHOICES // names
+    assert [bool(each) for each in faults] == [number >= most for number in range(len(faults))]
+    assert "in 64 ways in a namespace, fewer where other namespaces use some of the cluster's 256" in faults[-1]
+    assert not choose(cluster, "team-b", 1, **more).fault
+
+
+def test_four_hostile_namespaces_leave_choices_to_a_fifth() -> None:
+    cluster = one_card()
+    for team in range(4):
+        for number in range(100):
+            choose(cluster, f"hostile-{team}", number + 100 * (team + 1))
+    assert not any(choose(cluster, "team", number).fault for number in range(1, 16))
+
+
+@pytest.mark.parametrize("more", [{}, {"allocationMode": "All"}])
+def test_selectors_of_pods_that_have_ended_do_not_count(more: dict[str, Any]) -> None:
+    cluster = one_card()
+    for number in range(1, 400):
+        pod = choose(cluster, "default", number, **more)
+        assert not pod.fault, number
+        if number % 2:
+            cluster.remove(pod)
+        else:
+            cluster.put(replace(pod, finished=True))
+        cluster.drop_claim(f"default/c{number}")
+    cluster.settle()
+    assert len(names_of_card(cluster)) <= NAMESPACE_CARD_CHOICES
+    assert len(cluster.slicer.state.cluster.offered_by(NodeName("n1"), "claims")) <= NAMESPACE_CARD_CHOICES + 1
+
+
+def test_a_refused_choice_has_its_turn_once_a_pod_ends() -> None:
+    cluster = one_card()
+    first, *_ = [choose(cluster, "default", number) for number in range(1, NAMESPACE_CARD_CHOICES + 1)]
+    waiting = [choose(cluster, "default", number) for number in (900, 901)]
+    assert all(each.fault for each in waiting)
+    cluster.remove(first)
+    assert [bool(cluster.slicer.state.cluster.pods[each.uid].fault) for each in waiting] == [False, True]
+
+
+def test_a_name_that_was_forgotten_is_given_again() -> None:
+    cluster = one_card()
+    for number in (1, *range(2, NAMESPACE_CARD_CHOICES + 2), 1):
+        cluster.settle()
+        for pod in list(cluster.pods.values()):
+            cluster.remove(pod)
+            cluster.settle()
+        choose(cluster, "default", number)
+    cluster.settle()
+    assert cluster.devices("default/c1") == [("n1", "gpu-0")]
+
+
+def test_selectors_of_a_long_time_cost_a_namespace_nothing_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_profiles, "NAMESPACE_EXPRESSIONS_COST", Limit(200, "units", "a test", "a test"))
+    cluster = one_card()
+    cluster.pass_time(0)
+    pods: list[PodInfo] = []
+    while not pods or not pods[-1].fault:
+        pods.append(choose(cluster, "default", len(pods) + 1))
+    assert "in 10 minutes: wait, or make them shorter" in pods[-1].fault
+    assert not choose(cluster, "team-b", 999).fault
+    cluster.remove(pods[0])
+    cluster.pass_time(600)
+    cluster.node("n2")
+    assert not cluster.slicer.state.cluster.pods[pods[-1].uid].fault
+
+
+def one_card() -> ClaimCluster:
     cluster = ClaimCluster()
     cluster.claim_node("n1", count=1, whole=True)
-    wanted = [request("gpu", WHOLE, **more, **selecting(f"{INDEX} != {number}")) for number in range(1, 100)]
-    for number, each in enumerate(wanted):
-        cluster.user(f"p{number}", cluster.claim(f"c{number}", each))
-    faults = [cluster.slicer.state.cluster.pods[f"uid-p{number}"].fault for number in range(len(wanted))]
-    assert [bool(each) for each in faults] == [
-        names * number >= NAMESPACE_CARD_CHOICES for number in range(len(wanted))
-    ]
-    assert "in 64 ways in a namespace" in faults[-1]
-    other = cluster.claim("c", wanted[-1], namespace="team-b")
-    assert not cluster.user("q", other, namespace="team-b").fault
+    return cluster
+
+
+def choose(cluster: ClaimCluster, namespace: str, number: int, **more: Any) -> PodInfo:
+    """A pod whose claim has a selector of its own, which the card fulfils."""
+    wanted = request("gpu", WHOLE, **more, **selecting(f"{INDEX} != {number}"))
+    name = f"p{number}" if namespace == "default" else f"p{number}-{namespace}"
+    pod = cluster.user(name, cluster.claim(f"c{number}", wanted, namespace=namespace), namespace=namespace)
+    found: PodInfo = cluster.slicer.state.cluster.pods[pod.uid]
+    return found
+
+
+def names_of_card(cluster: ClaimCluster) -> Sequence[object]:
+    found: Sequence[object] = cluster.slicer.state.inventory.names[NodeName("n1")]["GPU-n1-0"]
+    return found
 
 
 def test_a_new_choice_of_all_cards_looks_at_no_other_choice(monkeypatch: pytest.MonkeyPatch) -> None:

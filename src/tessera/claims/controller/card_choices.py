@@ -6,7 +6,9 @@ which alike cards or places differ (``index``, ``uuid``, ``pciBusID``, ``start``
 profile. A card has it at the places of the chosen devices, so the search for a place is as exact, and as ordered, as
 for any profile.
 
-The names are made from the request's own expressions, so requests of the same kind share one.
+The names are made from the request's own expressions, so requests of the same kind share one. Planning compares each
+with every card, so there are few. A name that no living pod uses stays until its room is needed. A namespace may have
+a quarter of the names that the others leave: so no few of them use up what all have.
 """
 
 from collections import Counter
@@ -16,7 +18,7 @@ from operator import itemgetter
 
 import msgspec
 
-from tessera.api.names import CLAIMED_CARD, NodeName
+from tessera.api.names import CLAIMED_CARD, NodeName, PodUid
 from tessera.cel.evaluator import Meter
 from tessera.claims.controller.chosen_devices import ChosenDevices, Counts, digest_of, shares_needed
 from tessera.claims.controller.published_devices import ROLE, PublishedDevices
@@ -72,15 +74,56 @@ class CardChoices:
         self._choices: dict[str, CardChoice] = {}
         #: The nodes on which a request for all devices gets them, by name: the request, and the devices.
         self._all: dict[str, tuple[DeviceDemand, Counts]] = {}
-        #: The names of both kinds that a namespace was the first to use.
-        self._first_uses = Counter[str]()
+        #: The names of both kinds, with the namespace that was the first to use each.
+        self._first_users: dict[str, str] = {}
+        #: By living pod the names that it uses, none is empty; and by name the number of its pods.
+        self._names_of: dict[PodUid, frozenset[str]] = {}
+        self._uses = Counter[str]()
+        #: Names of the pod that is being read; they stay.
+        self._in_hand: set[str] = set()
+        self._freed: set[str] = set()
         self.namespace = ""
 
     def clear(self) -> None:
         """Forgets all names: all claims are read again."""
         self._choices.clear()
         self._all.clear()
-        self._first_uses.clear()
+        self._first_users.clear()
+        self._names_of.clear()
+        self._uses.clear()
+        self._in_hand.clear()
+        self._freed.clear()
+
+    # Who uses them ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begins to read the claims of a pod: names that are given from here on stay until the next one begins."""
+        self._in_hand.clear()
+
+    def hold(self, names: Iterable[str]) -> None:
+        """Keeps names that were remembered for the pod that is being read."""
+        self._in_hand.update(self._first_users.keys() & names)
+
+    def use(self, uid: PodUid, names: Iterable[str]) -> bool:
+        """Takes in which names a living pod uses now; True if one has lost its last pod."""
+        before, now = self._names_of.pop(uid, frozenset()), frozenset(self._first_users.keys() & names)
+        if now:
+            self._names_of[uid] = now
+        self._uses.update(now)
+        self._uses.subtract(before)
+        gone = [name for name in before if not self._uses[name]]
+        for name in gone:
+            del self._uses[name]
+        return bool(gone)
+
+    def take_freed(self) -> AbstractSet[str]:
+        """Returns, once, the names that are forgotten."""
+        freed, self._freed = self._freed, set()
+        return freed
+
+    def is_known(self, name: str) -> bool:
+        """True for a name of either kind."""
+        return name in self._first_users
 
     # What a claim asks for --------------------------------------------------------------------------------------------
 
@@ -134,22 +177,36 @@ class CardChoices:
         """
         total = sum(count for _, count in counts)
         name = f"{total} devices for allocationMode All ({digest_of(demand, str(counts))})"
-        self._count(name, self._all)
+        self._count(name)
         self._all[name] = demand, counts
         return name
 
     def _add(self, choice: CardChoice) -> str:
         name = choice.name
-        self._count(name, self._choices)
+        self._count(name)
         self._choices[name] = choice
         return name
 
-    def _count(self, name: str, known: Mapping[str, object]) -> None:
-        if name in known:
-            return
-        if len(known) >= CARD_CHOICES or self._first_uses[self.namespace] >= NAMESPACE_CARD_CHOICES:
-            raise OverflowError
-        self._first_uses[self.namespace] += 1
+    def _count(self, name: str) -> None:
+        if name not in self._first_users:
+            if not self._has_room():
+                self._free_unused()
+            if not self._has_room():
+                raise OverflowError
+            self._first_users[name] = self.namespace
+        self._in_hand.add(name)
+
+    def _has_room(self) -> bool:
+        own = sum(namespace == self.namespace for namespace in self._first_users.values())
+        left = CARD_CHOICES - (len(self._first_users) - own)
+        return own < left * NAMESPACE_CARD_CHOICES // CARD_CHOICES
+
+    def _free_unused(self) -> None:
+        for name in [each for each in self._first_users if each not in self._uses and each not in self._in_hand]:
+            del self._first_users[name]
+            self._choices.pop(name, None)
+            self._all.pop(name, None)
+            self._freed.add(name)
 
     # What a node has --------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from tessera.dra.limits import (
     EXPRESSIONS,
     NAMESPACE_CARD_CHOICES,
     NAMESPACE_EXPRESSIONS_COST,
+    NAMESPACE_EXPRESSIONS_SECONDS,
 )
 from tessera.dra.matching import consumed_amounts
 from tessera.dra.node_devices import PLACED_BY
@@ -65,6 +66,7 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
         spread: how the devices lie on cards, since constraints compare them.
         problem: why no device is given; empty if nothing is wrong.
         foreign: of a claim without a class of ours, the class that does not exist: nobody allocates it.
+        for_now: the problem is one of the namespace, and ends without a change of the claim.
     """
 
     profiles: tuple[str, ...] = ()
@@ -72,17 +74,21 @@ class ClaimProfiles(msgspec.Struct, frozen=True):
     spread: CardSpread = ()
     problem: str = ""
     foreign: str = ""
+    for_now: bool = False
 
 
 _TOO_COSTLY = ClaimProfiles(
-    problem=f"{_NAME}: the selectors of claims in its namespace cost more than {NAMESPACE_EXPRESSIONS_COST:,} units;"
-    " make them shorter, and create the claims again"
+    problem=f"{_NAME}: the selectors of claims in its namespace cost more than {NAMESPACE_EXPRESSIONS_COST:,} units in"
+    f" {NAMESPACE_EXPRESSIONS_SECONDS // 60:.0f} minutes: wait, or make them shorter and create the claims again",
+    for_now=True,
 )
 
 
 _TOO_MANY = ClaimProfiles(
-    problem=f"{_NAME} chooses single cards, or All; claims may do so in {NAMESPACE_CARD_CHOICES:d} ways in a namespace,"
-    f" and in {CARD_CHOICES:d} in the cluster: write the selectors as other claims do"
+    problem=f"{_NAME} chooses single cards, or All; living pods may do so in {NAMESPACE_CARD_CHOICES:d} ways in a"
+    f" namespace, fewer where other namespaces use some of the cluster's {CARD_CHOICES:d}: wait until a pod ends, or"
+    " write the selectors as other claims do",
+    for_now=True,
 )
 
 
@@ -99,6 +105,9 @@ class ProfileReader:
     Args:
         driver: the driver whose devices are given.
         published: its devices.
+
+    Attributes:
+        now: monotonic seconds; the caller sets it.
     """
 
     #: A record of the state does not have them, and a state that was read makes them anew.
@@ -107,8 +116,8 @@ class ProfileReader:
     _known: dict[bytes, ClaimProfiles] | None = None
     #: The specifications whose answers depend on which cards there are.
     _counting: set[bytes] | None = None
-    #: By namespace, what selectors of its claims may still cost.
-    _meters: dict[str, Meter] | None = None
+    #: By namespace, what selectors of its claims may still cost, as of a time.
+    _meters: dict[str, tuple[Meter, float]] | None = None
 
     def __init__(self, driver: str, published: PublishedDevices) -> None:
         self._driver = driver
@@ -118,6 +127,7 @@ class ProfileReader:
         self.chosen = ChosenDevices(published)
         self.cards = CardChoices(published, self.chosen)
         self._constraints = ConstraintReader(published, self.cards)
+        self.now = 0.0
 
     def forget(self) -> None:
         """Forgets what is remembered: classes or sorts of devices have changed."""
@@ -155,10 +165,11 @@ class ProfileReader:
             meter = self._meter(claim.metadata.namespace)
             self.chosen.counted, self.cards.namespace = False, claim.metadata.namespace
             found = self._read(claim.spec, meter)
-            if meter.left >= 0 and found is not _TOO_MANY:  # those say something of the namespace
+            if meter.left >= 0 and not found.for_now:
                 self._known[key] = found
             if self.chosen.counted:
                 self._counting = {*(self._counting or ()), key}
+        self.cards.hold((*found.profiles, *found.choices))
         if not found.problem:
             return found
         own = claim_name(claim) + found.problem.removeprefix(_NAME)
@@ -167,7 +178,23 @@ class ProfileReader:
     def _meter(self, namespace: str) -> Meter:
         if self._meters is None:
             self._meters = {}
-        return self._meters.setdefault(namespace, Meter(NAMESPACE_EXPRESSIONS_COST))
+        meter, since = self._meters.get(namespace, (Meter(NAMESPACE_EXPRESSIONS_COST), self.now))
+        back = meter.limit * (self.now - since) / NAMESPACE_EXPRESSIONS_SECONDS
+        meter.left = min(meter.limit, max(meter.left, -1) + back)
+        self._meters[namespace] = meter, self.now
+        return meter
+
+    def knows(self, choice: str) -> bool:
+        """True for a choice that a claim has, or a name of cards."""
+        return choice in self._choices or self.cards.is_known(choice)
+
+    def take_freed(self) -> AbstractSet[str]:
+        """Returns, once, the names that are forgotten, and forgets which claims had them."""
+        freed = self.cards.take_freed()
+        if freed:
+            known = (self._known or {}).items()
+            self._known = {key: each for key, each in known if freed.isdisjoint((*each.profiles, *each.choices))}
+        return freed
 
     def _read(self, spec: ClaimSpec, meter: Meter) -> ClaimProfiles:
         requests = spec.devices.requests

@@ -36,10 +36,14 @@ from tessera.controller.slicing.state.fleet_inventory import CardNames
 from tessera.controller.slicing.state.instructions import PatchRecord, RecordEvent
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, DeviceClass, ResourceClaim
+from tessera.dra.limits import NAMESPACE_CARD_CHOICES
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.limits.pods import POD_SLICES
 from tessera.mig.names import plain_profile, resource_spelling
 from tessera.placement.demand import CardRule, CardSpread
+
+#: Between two readings of pods that are refused for now.
+READ_AGAIN_SECONDS = 60.0
 
 
 class _Asked(NamedTuple):
@@ -51,6 +55,7 @@ class _Asked(NamedTuple):
         hosts: by the hostname of each node where other claims are allocated, that node and such a claim.
         spread: how the devices lie on cards.
         problem: why no device is given; empty if nothing is wrong.
+        for_now: the problem may end without a change of the claims.
     """
 
     profiles: tuple[str, ...]
@@ -58,6 +63,7 @@ class _Asked(NamedTuple):
     hosts: Mapping[str, tuple[str, str]]
     spread: CardSpread
     problem: str
+    for_now: bool
 
 
 def find_mixture(pod: PodInfo) -> str:
@@ -114,10 +120,16 @@ class Claims(RequestKind):
         self._free: set[PodUid] = set()
         #: Nodes that publish devices, and whose label says that they give them to claims.
         self._giving: set[NodeName] = set()
+        #: By namespace the pods that are refused for now, those that were refused last behind; none is empty.
+        self._refused_for_now: dict[str, dict[PodUid, None]] = {}
+        #: When they were read again, monotonic seconds.
+        self._read_again_at = 0.0
         #: Choices of which all nodes were asked whether they keep them.
         self._choices: set[str] = set()
         #: True if nodes publish other devices since claims that depend on their number were read.
         self._recount = False
+        #: True if cards may have names that are forgotten.
+        self._has_old_names = False
 
     # What is observed -----------------------------------------------------------------------------------------------
 
@@ -204,6 +216,7 @@ class Claims(RequestKind):
     def _read_all_again(self) -> None:
         self._profiles.forget()
         self._choices.clear()
+        self._has_old_names = True
         self._unsuited.clear()
         self._stale |= self.users.pods.keys()
 
@@ -214,6 +227,14 @@ class Claims(RequestKind):
             self._absorb(self._published.read_again(node, self._state.monotonic), sorts)
         if self._gives(node) != (node in self._giving):
             self._offer(node)
+        if self._state.monotonic >= self._read_again_at + READ_AGAIN_SECONDS:
+            self._read_again_at = self._state.monotonic
+            self._read_refused_again(int(NAMESPACE_CARD_CHOICES))
+
+    def _read_refused_again(self, count: int) -> None:
+        """Has a few pods of each namespace that are refused for now read again, those that wait longest first."""
+        for pods in self._refused_for_now.values():
+            self._stale.update(islice(pods, count))
 
     def _gives(self, node: NodeName) -> bool:
         facts = self._state.cluster.nodes.get(node)
@@ -229,6 +250,7 @@ class Claims(RequestKind):
 
     def prepare(self) -> None:
         """See :class:`RequestKind`; once a step, however many nodes have changed."""
+        self._drop_old_names()
         recount, self._recount = self._recount, False
         counting = self._profiles.forget_counts() if recount else ()
         if counting:
@@ -274,6 +296,8 @@ class Claims(RequestKind):
         self._refused.discard(uid)
         self._free.discard(uid)
         self._unsuited.pop(uid, None)
+        if pod is not None:
+            self._note_names(pod, ())
         self._stale |= self.users.forget(uid)
         for key in pod.device_claims if pod is not None else ():
             self._wake_nodes(key)
@@ -290,11 +314,17 @@ class Claims(RequestKind):
         pod = self._as_observed(pod)
         self._note(pod)
         self._free.discard(pod.uid)
-        if not self._are_made(pod):
-            return pod
-        asked = self._add_up(pod)
+        self._profiles.now = self._state.monotonic
+        self._profiles.cards.begin()
+        asked = self._add_up(pod) if self._are_made(pod) else None
+        if freed := self._profiles.take_freed():
+            self._choices -= freed
+            self._has_old_names = True
+        is_wanted = asked is not None and not asked.problem and not will_never_run(pod)
+        self._note_names(pod, (*asked.profiles, *asked.choices) if asked is not None and is_wanted else ())
         if asked is None:
-            return pod  # another pod asks for one first
+            return pod  # a claim is still to be made, or another pod asks for one first
+        self._note_refusal(pod, is_refused=asked.for_now)
         if not asked.profiles and not asked.problem:
             if pod.gated and not pod.earlier_gates and not will_never_run(pod):
                 self._free.add(pod.uid)
@@ -319,11 +349,12 @@ class Claims(RequestKind):
     def _add_up(self, pod: PodInfo) -> _Asked | None:
         """Returns what all claims of a pod ask for; None if another pod asks for one of them first."""
         parts: list[ClaimProfiles] = []
-        nodes, problem, foreign = dict[str, str](), self._unsuited.get(pod.uid, ""), ""
+        nodes, problem, foreign, for_now = dict[str, str](), self._unsuited.get(pod.uid, ""), "", False
         for key in pod.device_claims:
             claim = self.allocated.claims[key]
             found = self._profiles.read(claim)
             problem = problem or found.problem
+            for_now = for_now or found.for_now
             if found.foreign and claim.status.allocation is None:
                 foreign = f"claim {key}: {found.foreign}"
             if found.profiles and self._asks(pod.uid, key):
@@ -345,7 +376,39 @@ class Claims(RequestKind):
             hosts={self._host(NodeName(node)): (node, key) for node, key in nodes.items() if node},
             spread=tuple(spread),
             problem=problem or (foreign if parts else ""),  # else a device of ours would wait for it in vain
+            for_now=for_now,
         )
+
+    def _note_names(self, pod: PodInfo, names: Iterable[str]) -> None:
+        """Takes in which names of cards and choices a pod uses; without any it is not refused for them."""
+        if not names:
+            self._note_refusal(pod, is_refused=False)
+        if self._profiles.cards.use(pod.uid, names):
+            self._read_refused_again(1)
+
+    def _note_refusal(self, pod: PodInfo, *, is_refused: bool) -> None:
+        pods = self._refused_for_now.setdefault(pod.namespace, {})
+        pods.pop(pod.uid, None)
+        if is_refused:
+            pods[pod.uid] = None
+        if not pods:
+            del self._refused_for_now[pod.namespace]
+
+    def _drop_old_names(self) -> None:
+        """Takes names that are forgotten off all cards and nodes."""
+        if not self._has_old_names:
+            return
+        self._has_old_names = False
+        is_known, inventory = self._profiles.cards.is_known, self._state.inventory
+        for node, names in list(inventory.names.items()):
+            kept = {uuid: tuple(each for each in found if is_known(each[0])) for uuid, found in names.items()}
+            self._name_cards(node, {uuid: each for uuid, each in kept.items() if each}, inventory.values.get(node, {}))
+        for node in sorted(self._giving):
+            offered = self._state.cluster.offered_by(node, CLAIMS.name)
+            self._state.cluster.offer(node, CLAIMS.name, frozenset(each for each in offered if self._is_offered(each)))
+
+    def _is_offered(self, name: str) -> bool:
+        return name == CLAIMS_OFFER or self._profiles.knows(name)
 
     def _are_made(self, pod: PodInfo) -> bool:
         """False if a claim is still to be made, also while one without allocation of its name is being deleted."""
