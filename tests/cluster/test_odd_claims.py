@@ -226,8 +226,6 @@ def test_a_claim_leaves_a_node_that_is_drained(in_lab: InLab) -> None:
 
 
 def test_a_claim_leaves_a_node_that_is_gone(in_lab: InLab) -> None:
-    """A node that is renamed is deleted, and comes under another name."""
-
     async def scenario(lab: VirtualLab) -> None:
         await lab.client.create(RESOURCE_CLAIMS.as_dicts(), claim("c", profile("3g.20gb")), "default")
         await users(lab, "c", "first")

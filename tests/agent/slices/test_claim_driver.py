@@ -19,10 +19,12 @@ from tests.agent.conftest import NAMESPACE, NODE, MortalNvml, Place, Scene, run
 from tests.agent.main.test_killed_anywhere import succeed_the_dead
 
 from tessera.agent.base.options import ConfigMapName
+from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.claims.agent.claim_driver import GONE_CHECK
 from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.dra.node_devices import partition_name
+from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES
 from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice
 from tessera.mig.models import model_by_short_name
@@ -700,3 +702,66 @@ async def test_a_claim_that_kubelet_has_forgotten_is_given_back(scene: Scene, re
     await scene.clock.sleep(2 * GONE_CHECK)
     assert scene.places() == [("1g.5gb", 0, 0)]
     assert len(scene.cdi_files()) == 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.scene(latencies={"create_gpu_instance": 3.0})
+async def test_a_claim_that_is_released_while_its_device_is_made_leaves_nothing(
+    scene: Scene, kept: bool, restart: bool
+) -> None:
+    """Its pod was deleted by force: the claim goes, or only loses its allocation, and kubelet's call still waits."""
+    kubelet = await joined(scene)
+    claim = await allocate(scene, "one", ONE)
+    await scene.promise("one", ONE)
+    waiting = asyncio.create_task(kubelet.prepare(claim))
+    await scene.clock.sleep(1)
+    assert not scene.places()
+    await scene.remove("one")
+    if kept:
+        await write_status(scene, "one", {"reservedFor": None, "allocation": None})
+    else:
+        await scene.client.delete(RESOURCE_CLAIMS, "one", "default")
+    await scene._patch({"spec": {"podAllocationRequests": {scene.uid("one"): None}}})
+    if restart:
+        await scene.kill_agent()
+    await asyncio.gather(waiting, return_exceptions=True)
+    if restart:
+        scene.start_agent()
+    await kubelet.unprepare(claim)
+    await scene.until(scene.is_empty)
+    assert not scene.cdi_files()
+    _, devices = await prepared(scene, kubelet, "next", ONE)
+    assert environment(scene, devices) == {scene.mig_uuid(ONE)}
+    journal = json.loads(scene.options.journal_file.read_bytes().splitlines()[0])
+    assert (set(journal["owners"].values()), journal["released"]) == ({scene.uid("next")}, [])
+
+
+async def test_a_node_that_is_renamed_takes_back_what_claims_had_under_its_old_name(scene: Scene) -> None:
+    """Kubelet and agent find their files of the old name; the pods and claims there are gone, or allocated anew."""
+    kubelet = await joined(scene)
+    claim, _ = await prepared(scene, kubelet, "one", ONE)
+    await prepared(scene, kubelet, "gone", ("1g.5gb", 0, 0))
+    await scene.kill_agent()
+    for name in ("one", "gone"):
+        await scene.remove(name)
+    await write_status(scene, "one", {"reservedFor": None, "allocation": None})
+    await scene.client.delete(RESOURCE_CLAIMS, "gone", "default")
+    await scene.client.delete(INSTASLICES, NODE, NAMESPACE)
+    node = await scene.client.get(NODES.as_dicts(), NODE)
+    await scene.client.delete(NODES, NODE)
+    labels = node["metadata"]["labels"]
+    await scene.client.create(
+        NODES.as_dicts(), {"metadata": {"name": "renamed", "labels": labels}, "status": node["status"]}
+    )
+    scene.options = msgspec.structs.replace(scene.options, node_name="renamed")
+    scene.start_agent()
+    await kubelet.unprepare(claim)  # its pod is gone; of the other claim kubelet knows nothing any more
+    await scene.clock.sleep(3 * GONE_CHECK)
+    assert not scene.places()
+    assert not scene.cdi_files()
+    items = (await scene.client.list(RESOURCE_SLICES)).items
+    assert {each.spec.node_name for each in items if each.spec.pool.name == "renamed"} == {"renamed"}
+    await write_status(scene, "one", allocation([result(0, ONE)]))
+    with pytest.raises(PluginError, match=r"is of pool node-1; this node's is renamed"):
+        await kubelet.prepare(claim)

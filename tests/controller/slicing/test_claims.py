@@ -22,6 +22,7 @@ from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
+    InstasliceObserved,
     LastGatesObserved,
     NodeDeleted,
     NodeObserved,
@@ -815,6 +816,43 @@ def test_a_claim_whose_slices_are_on_record_nowhere_is_cleared(cluster: ClaimClu
     pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("x", THREE))) for n in range(2)]
     cluster.settle()
     assert all(cluster.pods[each.uid].node for each in pods)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_claim_leaves_a_node_that_is_renamed_and_its_cards_are_given_under_the_new_name(
+    cluster: ClaimCluster, restarts: bool
+) -> None:
+    """The node comes again under another name before the pods of the old one are deleted."""
+    cluster.claim_node("n1")
+    key = cluster.claim("c", request("x", THREE))
+    pods = [cluster.user(f"p{number}", key) for number in range(2)]
+    cluster.settle()
+    rename(cluster, "n1", "n2")
+    if restarts:
+        cluster.restart()
+    cluster.settle()
+    assert cluster.node_of(key) == "n1", "its pods still count as running"
+    for pod in pods:
+        cluster.remove(pod)
+    cluster.settle()
+    assert cluster.devices(key) == []
+    after = cluster.user("after", key)
+    others = [cluster.user(f"q{number}", cluster.claim(f"d{number}", request("x", THREE))) for number in range(2)]
+    cluster.settle()
+    homes = [cluster.pods[each.uid].node for each in (after, *others)]
+    assert sorted(homes) == ["", "n2", "n2"], "a card of the two names has two slices of this size"
+
+
+def rename(cluster: ClaimCluster, old: str, new: str) -> None:
+    """A node is deleted, and comes with the same cards under another name."""
+    del cluster.nodes[NodeName(old)], cluster.objects[old]
+    cluster.slicer.handle(NodeDeleted(NodeName(old)))
+    cluster.withdraw(old)
+    cluster.claim_node(new)
+    text = msgspec.json.encode([cluster.objects[new], cluster.slices]).decode()
+    cluster.objects[new], cluster.slices = msgspec.json.decode(text.replace(f"GPU-{new}-", f"GPU-{old}-"))
+    cluster.slicer.handle(InstasliceObserved(cluster.read(new)))
+    cluster.tell_claims()
 
 
 def test_devices_that_cannot_be_read_are_read_once_and_given_to_nobody(
