@@ -10,16 +10,20 @@ import pytest
 from tests.cluster.driverlab import K1, VERSION, Drivers, node, precompiled
 from tests.cluster.test_pod_notices import are_told, break_card
 from tests.support.booted_lab import BootedLabs
+from tests.support.device_claims import claim_template, claiming_pod, exactly
 from tests.support.leftovers import Snapshot, differences, snapshot
 from tests.support.mortal_transport import KilledError, TransportUntilWrite
 from tests.support.virtual_lab import COMMANDS, InLab, VirtualLab
 
-from tessera.api.names import GATE, GPU_CONDITION, SLICE_CONDITION
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, GPU_CONDITION, SLICE_CONDITION
 from tessera.api.nodes.driver_status import DRIVER_SET_LABEL
 from tessera.cli.install.apply import withdraw_removals
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import LoopClock
+from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from tessera.dra.node_devices import DRIVER
+from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
@@ -32,6 +36,12 @@ from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint, install_tessera
 
 _READS = {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]}
+#: A request for the largest slice of a card.
+LARGE = exactly(
+    "gpu",
+    "mig.tessera.dev",
+    selectors=[{"cel": {"expression": f"device.attributes['{DRIVER}'].profile == '7g.40gb'"}}],
+)
 #: Resources that kubelet may go on showing with 0.
 ZERO = ': "0"'
 
@@ -106,6 +116,7 @@ async def play(
     folder: Path,
     nodes: str = "2*1xA100-40GB",
     cluster_type: Callable[..., SimulatedCluster] = SimulatedCluster,
+    claim_driver: str = "",
     **options: Any,
 ) -> None:
     """Runs a scenario in a cluster in which Tessera was installed after a snapshot."""
@@ -121,7 +132,7 @@ async def play(
             await cluster.clock.sleep(1)
         await cluster.clock.sleep(30)
         lab = Removable(cluster, folder, await snapshot(client, [folder]))
-        await install_tessera(cluster.client("install"))
+        await install_tessera(cluster.client("install"), claim_driver=claim_driver)
         async with lab.watched.running():
             with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]
             await lab.until(lambda: all(map(lab.offers, with_cards)), "every node has joined")
@@ -175,6 +186,47 @@ def test_running_pods_keep_their_slices_and_waiting_pods_are_told(removable: Cal
         await lab.is_bare()
 
     removable(scenario)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_pods_with_claims_are_waited_for_since_kubelet_could_not_end_them(
+    removable: Callable[..., None], restarts: bool
+) -> None:
+    async def scenario(lab: Removable) -> None:
+        for name in lab.cluster.nodes:
+            await lab.client.merge_patch(NODES, name, {"metadata": {"labels": {DEVICE_API_LABEL: DEVICE_API_DRA}}})
+        await lab.client.create(RESOURCE_CLAIM_TEMPLATES.as_dicts(), claim_template("whole", LARGE), "default")
+        entry = {"name": "gpu", "resourceClaimTemplateName": "whole"}
+        for name in ("a", "b", "waits"):
+            await lab.client.create(PODS.as_dicts(), claiming_pod(name, entry), "default")
+        await lab.until(lambda: lab.ready("a") and lab.ready("b"), "two have their devices", 120)
+        hardware = {name: lab.hardware(name) for name in lab.cluster.nodes}
+        with pytest.raises(Unfinished) as stopped:
+            await lab.uninstall(timeout=60.0)
+        reasons = [each.reason for each in stopped.value.left]
+        assert len(reasons) == 2
+        assert all("waits for the pods of ResourceClaims to end: default/" in each for each in reasons)
+        assert {name: lab.hardware(name) for name in lab.cluster.nodes} == hardware
+        assert lab.ready("a")
+        assert lab.ready("b")
+        if restarts:
+            for pod in [each for each in lab.pods.cache.values() if each.metadata.name.startswith("tessera-agent")]:
+                await lab.client.delete(PODS, pod.metadata.name, pod.metadata.namespace)
+            await lab.clock.sleep(60)
+        for name in ("a", "b"):
+            await lab.client.delete(PODS, name, "default")
+        await lab.until(lambda: not lab.pod("a") and not lab.pod("b"), "kubelet has ended them", 120.0)
+        assert left_of(await lab.uninstall()) == []
+        assert not gated(lab.found("waits"))
+        (told,) = lab.events_of("waits", "TesseraRemoved")
+        assert "nobody makes slices for this pod any more" in told.message
+        await lab.client.delete(PODS, "waits", "default")
+        await lab.clock.sleep(60)
+        for each in (RESOURCE_SLICES, RESOURCE_CLAIMS, DEVICE_CLASSES):
+            assert (await lab.client.list(each.as_dicts())).items == []
+        assert not any(lab.hardware(name) for name in lab.cluster.nodes)
+
+    removable(scenario, claim_driver=DRIVER, mig_config="dynamic")
 
 
 def test_what_agents_said_of_a_pods_card_goes(removable: Callable[..., None]) -> None:

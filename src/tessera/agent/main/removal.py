@@ -2,26 +2,29 @@
 
 The files go last, so an agent that was killed before begins the removal again. Folders that are mounted stay, empty;
 kubelet made them, not the agent. The answer has the field manager of labels and offers. So the write that gives it also
-removes these, since server-side apply removes fields that a manager no longer names. While the agent waits for clients
-of MPS daemons, the label of their pod stays.
+removes these, since server-side apply removes fields that a manager no longer names. While the agent waits, the label
+of the pod of MPS daemons stays.
 
 Takes Tessera off the cards of one node, when ``tessera uninstall`` asks for it by an annotation of the Node.
 
 Kubelet's lists of devices are empty before (:mod:`tessera.agent.main.lifecycle`), so no pod gets a device any more.
 Then:
 
-1. MPS daemons end, but only when no pod is their client: the computations of a client end with its daemon. Until then
+1. ResourceClaims are given back when their pods end: kubelet asks this agent, and keeps the pods until it has answered.
+   Until then the answer is "waiting", with the claims.
+2. MPS daemons end, but only when no pod is their client: the computations of a client end with its daemon. Until then
    the answer is "waiting", with the pods.
-2. Unused GPU instances that Tessera made are destroyed, unless the request keeps them. Then the part of the journal
+3. Unused GPU instances that Tessera made are destroyed, unless the request keeps them. Then the part of the journal
    about running pods stays too, in a file of its own: a later agent knows by it whose slices these are.
 
-Both read the node anew and need no memory of a former process, so an agent that was killed in between begins again.
+All read the node anew and need no memory of a former process, so an agent that was killed in between begins again.
 
 Tessera destroys what it made and nobody uses: a slice whose pod has ended, an instance of a layout without a pod. It
 never destroys an instance of a running pod, one with processes, or one that somebody else made. MIG mode stays as it
 is: nobody recorded what it was before.
 """
 
+import asyncio
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -163,6 +166,28 @@ class CardRelease:
         self._hardware = components.runtime.hardware
         self._kubelet = kubelet
 
+    async def take_back_claims(self, wait: Callable[[Sequence[str]], Awaitable[bool]]) -> bool:
+        """Serves kubelet until it has given back all ResourceClaims.
+
+        Args:
+            wait: is called with notes about the claims while there are any; returns false to give up.
+
+        Returns:
+            False if it was given up.
+        """
+        giver = self._components.slices.giver
+        if not giver.held():
+            return True
+        serving = asyncio.create_task(giver.take_back())
+        try:
+            while held := giver.held():
+                if not await wait([f"waits for the pods of ResourceClaims to end: {_names(set(held))}"]):
+                    return False
+            return True
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+
     async def end_daemons(self, wait: Callable[[Sequence[str]], Awaitable[bool]]) -> bool:
         """Ends the MPS daemons once no pod is a client, and gives their cards back.
 
@@ -290,8 +315,8 @@ class CardRelease:
         ]
 
 
-def _names(pods: set[str]) -> str:
-    listed = sorted(pods)
+def _names(found: set[str]) -> str:
+    listed = sorted(found)
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return ", ".join(listed[:_SHOWN]) + more
 
@@ -383,6 +408,8 @@ class NodeRemoval:
         await self._turn.outlive()
         release = CardRelease(components, kubelet)
         try:
+            if not await release.take_back_claims(self._wait_to_leave):
+                return None
             if not await release.end_daemons(self._wait_to_leave):
                 return None
             while (request := self._gate.removal) is not None:

@@ -3,7 +3,7 @@
 The slices are promised, made and destroyed by the same rules; the other way only hands them out.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from tessera.agent.base.runtime import AgentRuntime
@@ -64,6 +64,13 @@ class SliceGiver:
 
     async def run(self) -> None:
         """Gives slices until cancelled."""
+
+    def held(self) -> Collection[str]:
+        """Names what kubelet still has to give back this way: it asks nobody else, so its pods could not end."""
+        return ()
+
+    async def take_back(self) -> None:
+        """Takes back, until cancelled, and gives nothing more: Tessera leaves the node. Not beside :meth:`run`."""
 
 
 #: Makes the way for one agent.

@@ -172,7 +172,7 @@ class SliceManager:
             is_withheld=self._is_withheld,
             faults_evict=faults_evict,
         )
-        self._giver = SliceGiver() if make_giver is None else make_giver(runtime, slices)
+        self.giver = SliceGiver() if make_giver is None else make_giver(runtime, slices)
         #: Time at which cards that wait for a reset are read again, monotonic seconds.
         self._next_recheck = -math.inf
         #: By GPU, its executor and the task that runs it; exactly the owned GPUs that can be cut.
@@ -193,7 +193,7 @@ class SliceManager:
         async with asyncio.TaskGroup() as group:
             await self._reader.refresh()
             await self._own(group, self._owned())
-            self._giver.adopt()
+            self.giver.adopt()
             self._machine.handle(InitialSyncDone(self._kept))
             for loan in list(recall_loans(self._slices, self._cdi.read(), self._mirror.live_pods())):
                 self._machine.handle(loan)
@@ -202,7 +202,7 @@ class SliceManager:
             self.ready = True
             self._changes.notify(Fact.SLICES)
             group.create_task(self._writer.run())
-            group.create_task(self._giver.run())
+            group.create_task(self.giver.run())
             await self._stay_converged(group)
 
     def _forget_kept(self) -> None:
@@ -223,12 +223,12 @@ class SliceManager:
     @property
     def has_given_otherwise(self) -> bool:
         """See :attr:`.SliceGiver.has_given`."""
-        return self._giver.has_given
+        return self.giver.has_given
 
     @property
     def is_registered(self) -> bool:
         """See :attr:`.SliceGiver.is_registered`."""
-        return self._giver.is_registered
+        return self.giver.is_registered
 
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
@@ -240,14 +240,14 @@ class SliceManager:
 
     def leases(self) -> Sequence[SliceLease]:
         """The slices that pods hold, with the MIG device of each."""
-        used = ((pod, self._slices.instance_at(position)) for pod, position in self._giver.users())
+        used = ((pod, self._slices.instance_at(position)) for pod, position in self.giver.users())
         further = (SliceLease(pod, each[1]) for pod, made in used if made is not None for each in made.computes)
         return [*self._slices.leases(), *further]
 
     def held(self) -> Iterable[tuple[PodUid, SlicePosition]]:
         """Returns the slices that pods hold; each pod that uses a claim has all that its promise has of the card."""
         owned = [(pod, each.position) for each, pod in self._slices.observed_instances() if pod is not None]
-        users = [(user, position.gpu, self._slices.owners.get(position)) for user, position in self._giver.users()]
+        users = [(user, position.gpu, self._slices.owners.get(position)) for user, position in self.giver.users()]
         others = [(user, each) for user, gpu, owner in users for pod, each in owned if (pod, each.gpu) == (owner, gpu)]
         return dict.fromkeys([*owned, *others])
 
@@ -399,13 +399,13 @@ class SliceManager:
         Kubelet calls their plugin whenever such a container starts again.
         """
         resources = frozenset(self._cards.inventory.resources())
-        if not self._giver.is_wanted:
+        if not self.giver.is_wanted:
             return resources
         bound = (each for devices in self._slices.bindings.values() for each in devices.items())
         return resources & {resource_of(position.profile) for device, position in bound if not claim_of(device)}
 
     def _list_devices(self, resource: str) -> Sequence[Device]:
-        withheld = self._cards.uuids if self._giver.is_wanted else self._withheld_gpus()
+        withheld = self._cards.uuids if self.giver.is_wanted else self._withheld_gpus()
         return self._cards.devices(resource, withheld)
 
     def _withheld_gpus(self) -> frozenset[str]:

@@ -72,6 +72,9 @@ class ClaimDriver:
         prepared: the prepared claims.
         daemons: the MPS daemons of claims.
         is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
+
+    Attributes:
+        leaves: Tessera leaves the node: claims are only given back.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class ClaimDriver:
             runtime, self._cdi, machine=machine, journal=journal, prepared=prepared, daemons=daemons
         )
         self._promises = ClaimPromises(runtime, machine, prepared)
+        self.leaves = False
 
     def adopt(self) -> None:
         """Tells the machine the claims that are prepared; before it decides anything."""
@@ -179,6 +183,8 @@ class ClaimDriver:
         self._events.record(about, reason, text, type=kind)
 
     async def _prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        if self.leaves:
+            raise PluginError(f"Tessera leaves node {self._node_name}, and prepares no claim there any more")
         began = self._clock.monotonic()
         deadline = began + PREPARE_TIMEOUT
         async with self._files.lock(claim.uid):

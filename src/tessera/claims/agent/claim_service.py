@@ -14,7 +14,7 @@ effect without a restart: what is no longer wanted is offered no longer, and sta
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
@@ -111,6 +111,15 @@ class ClaimService(SliceGiver):
             group.create_task(self._publisher.watch())
             group.create_task(self._publisher.run())
             group.create_task(self._follow_label(group))
+
+    def held(self) -> Collection[str]:
+        """See :meth:`.SliceGiver.held`."""
+        return [f"{claim.namespace}/{claim.name}" for _, claim in self._prepared.items()]
+
+    async def take_back(self) -> None:
+        """See :meth:`.SliceGiver.take_back`."""
+        self._driver.leaves = True
+        await self._kubelet.serve_claims(self._driver)
 
     def _published_cards(self) -> PublishedCards | None:
         """The cards whose slices claims can get; ``None`` while unknown."""

@@ -109,7 +109,7 @@ def _waits_for_slices(pod: Pod) -> bool:
 
 
 def _asks_for_slices(pod: Pod) -> bool:
-    return any(each.startswith(MIG_RESOURCE_PREFIX) for each in _resources(pod))
+    return bool(pod.spec.resource_claims) or any(each.startswith(MIG_RESOURCE_PREFIX) for each in _resources(pod))
 
 
 def _is_told(pod: Pod) -> bool:
