@@ -76,6 +76,23 @@ def test_a_card_that_no_node_has_is_a_reason(cluster: ClaimCluster) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        (f"{INDEX} > 'x'", "no such overload"),
+        (INDEX, "bool"),
+        (f"{INDEX} == 0 && {INDEX}.startsWith('0')", "no such overload"),
+    ],
+)
+def test_a_selector_that_fails_on_every_card_is_a_reason(cluster: ClaimCluster, expression: str, problem: str) -> None:
+    pods = [cluster.user(f"p{n}", cluster.claim(f"c{n}", request("r", WHOLE, **selecting(expression)))) for n in (1, 2)]
+    cluster.settle()
+    for pod in pods:
+        fault = cluster.slicer.state.cluster.pods[pod.uid].fault
+        assert "spec.devices.requests[0].exactly.selectors[0].cel.expression: " in fault
+        assert problem in fault
+
+
 def test_cards_that_come_later_are_chosen_too(cluster: ClaimCluster) -> None:
     key = cluster.claim("c", request("gpu", WHOLE, count=2, **selecting(f"{INDEX} >= 3")))
     cluster.user("p", key)
@@ -255,10 +272,10 @@ def test_selectors_of_a_long_time_cost_a_namespace_nothing_at_the_end(monkeypatc
     pods: list[PodInfo] = []
     while not pods or not pods[-1].fault:
         pods.append(choose(cluster, "default", len(pods) + 1))
-    assert "in 10 minutes: wait, or make them shorter" in pods[-1].fault
+    assert "in 60 minutes: wait, or make them shorter" in pods[-1].fault
     assert not choose(cluster, "team-b", 999).fault
     cluster.remove(pods[0])
-    cluster.pass_time(600)
+    cluster.pass_time(3600)
     cluster.node("n2")
     assert not cluster.slicer.state.cluster.pods[pods[-1].uid].fault
 

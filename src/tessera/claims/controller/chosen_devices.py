@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import sha256
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -168,17 +169,40 @@ class ChosenDevices:
         start = f"{self._published.driver}/start"
         of_card = [each for each in wanted if each[0] in self._own and each[0] != start]
         starts = {value for name, value in wanted if name == start}
-        card, is_excluded = "", False
+        read = [attributes_read(text) for _, text in demand.selectors]
+        by_place = any(each is None or start in each for each in read)
+        card, is_excluded, is_chosen = "", False, None
         for place in places:
             if place[0] != card:
-                card, is_excluded = place[0], self._published.has_other(node, place, of_card)
+                card, is_excluded, is_chosen = place[0], self._published.has_other(node, place, of_card), None
                 if meter is not None:
                     meter.charge(1)
             if is_excluded or (starts and place[2] not in starts):
                 continue
-            device = self._published.partition(node, place, common)
-            if device is not None and self._chooses(demand, device, meter):
+            if by_place or is_chosen is None:
+                device = self._published.partition(node, place, common)
+                is_chosen = device is not None and self._chooses(demand, device, meter)
+            if is_chosen:
                 yield place
+
+    def error(self, demand: DeviceDemand, meter: Meter) -> str:
+        """Returns why a selector of a demand fails on a device of the first node; empty if none does there.
+
+        Raises:
+            OutOfBudgetError: this costs too much.
+        """
+        for node in islice(self._published.nodes, 1):
+            sorts = self._published.sorts
+            firsts = [(places[0], sorts[sort]) for sort, places in self._published.nodes[node].places.items()]
+            parts = (self._published.partition(node, place, one) for place, one in firsts if one is not None)
+            for device in (each for each in parts if each is not None):
+                for where, text in demand.selectors:
+                    found = self.selectors.matches(text, device, meter)
+                    if found.problem:
+                        return f"{where}: {found.problem}"
+                    if not found.matches:
+                        break
+        return ""
 
     def undivided(self, node: NodeName, demand: DeviceDemand, meter: Meter | None) -> Mapping[str, Device]:
         """Returns the whole and shared cards of a node that a demand chooses, by UUID.

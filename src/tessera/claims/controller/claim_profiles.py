@@ -299,6 +299,8 @@ class ProfileReader:
                 profile = min(found, key=found.__getitem__)
                 return [Answer(demand, profile, demand.count, places if profile == CLAIMED_SHARE else 1)]
         wanted = alternatives[0]
+        if not problems and (error := self.chosen.error(wanted, meter)):
+            problems[error.removeprefix(f"{_NAME}: ")] = None
         amounts = [f"capacity.requests.{one_line(key, 60)}" for key in wanted.amounts]
         why = "; ".join(problems) or " and ".join(["its class and selectors choose none", *amounts])
         given = {sort[0] for sort in self._published.sorts}
