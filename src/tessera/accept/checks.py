@@ -3,7 +3,8 @@
 A check fails only for what was read. A fact that is missing makes a check absent, with the reason. Only ``count_cards``
 does without one, the node's capacity: it then compares four numbers instead of five.
 
-Compares what NVML says with what ``nvidia-smi`` shows of the same card in the same second.
+Checks with two sources for one value compare what NVML says with what ``nvidia-smi`` shows of the same card in the same
+second.
 
 A card was measured before and after the tool ran. Its value agrees if it is within 5 % of the range between the two
 measurements; a number that the tool rounds may also differ by its last digit.

@@ -1,6 +1,6 @@
 """Reads the machine around the cards: ``/sys``, ``/proc``, ``/dev`` and the output of ``nvidia-smi``.
 
-Reads the XML log of ``nvidia-smi -q -x``: the elements of each card that are compared with NVML.
+Of the XML log of ``nvidia-smi -q -x`` it reads the elements of each card that are compared with NVML.
 
 The log is read as a stream, without its document type and without entities, and only the named elements are kept. So a
 log of any size or form costs no more than its bytes, which the caller bounds.

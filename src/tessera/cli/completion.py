@@ -3,7 +3,7 @@
 click has the scripts of bash, zsh and fish. kubectl completes a plugin's arguments by the program
 ``kubectl_complete-NAME``, which answers as cobra does: a line for each word, then a colon and a directive.
 
-It also makes the manual page ``tessera(1)`` from the help of every command.
+``tessera completion man`` prints the manual page ``tessera(1)``, made from the help of every command.
 """
 
 import inspect

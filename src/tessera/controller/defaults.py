@@ -14,7 +14,7 @@ Rules:
 - A ConfigMap without the annotation that has entries is somebody's own: nothing is added. An additional profile could
   change which profile nodes without a label have, and an additional layout could have the name of another.
 
-The files that an installation brings: MIG layouts for every known model, and sharing profiles.
+An installation brings MIG layouts for every known model, and sharing profiles.
 
 NVIDIA's MIG manager ships a file with ``all-disabled``, ``all-enabled``, ``all-balanced`` and ``all-<profile>`` for
 each profile (mig-parted, ``config-default.yaml``). This one has the same names and counts, but it is made from the
@@ -25,7 +25,8 @@ The names and the form of the profiles are those of CERN's articles on shared GP
 each whole card, a container gets one, and the resource is called ``nvidia.com/gpu.shared``. Shares by MPS are
 ``nvidia.com/gpu.mps``, so that both kinds can be in one cluster and a pod can tell them apart.
 
-Exempts the add-ons that Tessera finds from the policy for pods: once, by a label on their namespaces.
+A controller that leads for the first time exempts the add-ons that it finds from the policy for pods, once, by a label
+on their namespaces.
 
 An add-on that owns its nodes (a network, a storage driver) runs privileged pods. Its namespace has a usual name, but a
 name is no right: whoever may create namespaces could take one that does not exist. So the namespaces of these names

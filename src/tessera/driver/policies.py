@@ -1,4 +1,4 @@
-"""Selects the policy of each node from the objects that administrators wrote. Pure.
+"""Selects the policy of each node from the objects that administrators wrote.
 
 Rules:
 
@@ -8,7 +8,7 @@ Rules:
 3. If the API server does not serve the kind (the CRD was never installed, or was removed), no driver is removed.
    Drivers are removed only if an object was deleted, or says ``enabled: false``.
 
-Watches ClusterPolicy and NVIDIADriver objects, and keeps the last valid version of each.
+A :class:`PolicyWatcher` follows the objects, and keeps the last valid version of each.
 
 A cluster without the CRDs counts as one without such objects; the CRDs may be installed at any time.
 

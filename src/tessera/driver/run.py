@@ -3,7 +3,8 @@
 There is no polling. A round begins after a relevant change in a watch, after an answer or a build, or at a deadline
 that the last round named. Everything kept between two rounds may be lost.
 
-Connects the planner with the rollout: desired sets go in, notes and failed sets come back for the next plan.
+A :class:`RolloutAdapter` connects the planner with the rollout: desired sets go in, notes and failed sets come back for
+the next plan.
 
 The rollout's patches hold only for the resourceVersion that it saw, so it writes a node first. The node's status
 (:mod:`tessera.driver.executor`) waits while a patch of the rollout is unseen, and while the rollout's note has changed

@@ -6,7 +6,7 @@ The sources are the pod's own, so its owner needs no right for nodes: the condit
 (:mod:`tessera.memory_limits.enforcement`). A pod has ended too if its node rejected it, or if it is being deleted
 before it had a node.
 
-Names the silent nodes to a waiting pod without room, before all else: nobody knows if it would have room there.
+A waiting pod without room is told the silent nodes before all else: nobody knows if it would have room there.
 
 A node counts if it offered what the pod asks for, by its agent's last word, and if the pod's selector, affinity and
 tolerations admit it. A node of which no agent ever said anything counts too.

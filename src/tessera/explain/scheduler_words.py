@@ -3,7 +3,8 @@
 A scheduler's word is a copy: it was true when the scheduler last looked. While a pod has gates, no scheduler looks at
 it, and the word about its gates stays in the pod until one has looked again.
 
-What the controller says of a waiting pod: by its page, if the reader may read it, else by the pod's condition.
+A :class:`Told` is what the controller says of a waiting pod: by its page, if the reader may read it, else by the pod's
+condition.
 
 The condition is a copy, written at most once a minute, and only when position, reason or start changed. It is shown
 as it is, with its age.

@@ -10,7 +10,7 @@ No namespace drives out what is known of others. Each entry of a table belongs t
 many, the namespace with the most entries loses the one that was used longest ago. An entry that others use too stays
 while they use it more often than that namespace brings new ones; else the next of them brings it anew, as its own.
 
-The survival curve of a kind of lease, from leases that ended and from those that still run.
+A :class:`SurvivalCurve` comes from the leases of a kind that ended, and from those that still run.
 
 The estimator is Kaplan and Meier's with delayed entry: a lease counts at an age only from the age that it had when the
 observation began, up to the age at which it ended or is now. So leases that were running already, and those that still

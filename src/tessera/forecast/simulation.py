@@ -12,7 +12,8 @@ Rules:
 - Work is counted in steps. When they are used up, the scenarios that were finished count. :meth:`Simulation.run` is
   called piece by piece, so that it never holds up a decision.
 
-The state from which a simulation starts: cards, leases on them, and waiting pods in their order. Values only.
+A :class:`Situation` is the state from which a simulation starts: cards, leases on them, and waiting pods in their
+order. It has values only.
 
 Nodes, cards and pods have numbers, so that a set of nodes is a bit mask.
 """

@@ -15,7 +15,8 @@ Rules:
   near.
 - A process without a pod that the kernel proves counts in one metric and nowhere else.
 
-Shares of cards that ResourceClaims have, in the form of those by limits: the memory watch treats both alike.
+Shares of cards that ResourceClaims have are brought into the form of those by limits: the memory watch treats both
+alike.
 
 The memory of each shared card that each pod was given is computed from kubelet's list and the offer by pure functions.
 A share is the card's memory divided by its replicas, or the limit that MPS sets for one client. A pod's limit is its

@@ -8,12 +8,9 @@ A card's state is an *occupancy*: an ``int`` whose low ``slots`` bits are the me
 tokens, one bit each, for things that exist once per card besides memory: the media engines (held by ``+me`` and
 ``+me.all``), and any profile that NVML reports once although more would fit. So one ``&`` tests if an instance fits.
 
-A :class:`GpuModel` joins a table with the names and the memory of a model; ``models.py`` has them all. This module does
-not know which instances exist (``occupancy.py``).
+A :class:`GpuModel` joins a table with the names and the memory of a model; ``models.py`` has them all.
 
-Occupancy of one card: its free slots, and the conflicts of a further instance.
-
-An occupancy is the ``int`` that ``geometry.py`` describes. Functions here answer for one further instance;
+Functions of an occupancy answer for one further instance: the free slots, and what conflicts with it.
 ``layout_planning.py`` packs several together. This module does not know the users of instances.
 """
 

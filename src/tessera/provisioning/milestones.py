@@ -3,7 +3,7 @@
 An unobserved milestone is unknown, and stays unknown. Durations next to it are unknown too, never zero or negative. A
 phase is named after the milestone that ends it, so the phases of a complete record sum to its total.
 
-Turns moments into durations: the phases of a node, its current phase, and the expected remaining time.
+Functions turn these moments into durations: the phases of a node, its current phase, and the expected remaining time.
 
 Rules:
 

@@ -8,7 +8,7 @@
   time, and a query for one pod makes the server scan all Events of the namespace. So it is sent only for pods with a
   new node, one after the other. Without an Event the time stays unknown.
 
-Phases as Prometheus histograms.
+A :class:`ProvisioningMetrics` shows the phases as Prometheus histograms.
 
 Rules:
 

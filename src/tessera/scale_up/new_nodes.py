@@ -1,4 +1,4 @@
-"""Decides how many new nodes of each known group the waiting pods need. Pure.
+"""Decides how many new nodes of each known group the waiting pods need, and tells the pods.
 
 A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in its place. Rules:
 
@@ -15,7 +15,8 @@ A pod behind a scheduling gate is invisible to autoscalers, so Tessera asks in i
 6. The number is the smallest that :mod:`tessera.scale_up.empty_nodes` finds for all pods that any number
    would take; at most the group's.
 
-Events on waiting pods: that new nodes were asked for, and that none is asked for since the last ones did not help.
+A :class:`NodeNotices` has the events on waiting pods: that new nodes were asked for, and that none is asked for since
+the last ones did not help.
 
 The events about pauses are their only record: a new leader reads them (:mod:`tessera.api.nodes.node_groups`). It takes
 events under its own name in the pod's namespace: whoever else may write such events can cause pauses in that namespace

@@ -11,7 +11,7 @@ A request that would ask for other amounts is deleted and made anew. An autoscal
 Autoscaler looks every 10 s, Karpenter collects pods for up to 10 s. So a pod that comes and goes could replace the
 requests of all others before they are answered. Amounts stay for :data:`STEADY` seconds therefore.
 
-Placeholder pods: what an autoscaler sees in place of pods behind a gate. Pure.
+A placeholder pod is what an autoscaler sees in place of a pod behind a gate.
 
 A placeholder stands for one new node of a group. No node that was there when it was made takes it, so the scheduler
 reports it as unschedulable and autoscalers count it. It never runs: it mounts a ConfigMap that does not exist, and the

@@ -9,7 +9,7 @@ needs: prices of the kinds follow from the present columns, and the dearest patt
   numbers here, and the dearest pattern is exact; so what the program rounds makes no bound too large.
 - The simplex method is written here: no dependency of Tessera has one, and it takes few lines at this size.
 
-Counts the steps of a search, and lets other work of the process come first between two parts of it.
+A :class:`Pace` counts the steps of a search, and lets other work of the process come first between two parts of it.
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
 What comes from the wire waits here for the turn of its address, before TLS and HTTP spend work on it.
 
-Counts the connections that a port cuts off, and logs them in one line a minute: strangers must not fill a log.
+A :class:`Drops` counts the connections that a port cuts off, and logs them in one line a minute: strangers must not
+fill a log.
 """
 
 import asyncio

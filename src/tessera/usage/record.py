@@ -7,7 +7,7 @@ namespace, user, label and model. So for each model
 
 where allocated is the sum of the rows, and free is what remains.
 
-The record of GPU-hours as text, for the ConfigMap ``usage-records``.
+The record is written as text into the ConfigMap ``usage-records``.
 
 Rules:
 

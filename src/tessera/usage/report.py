@@ -7,7 +7,7 @@ A report has the cards of the window and the hours that leases held. For the who
 and the allocated hours of the rows sum to the allocated hours of the cards. A report of some namespaces has their rows
 only, and no cards: what is free is not theirs.
 
-Price lists: what a GPU-hour of a model costs. Pure.
+A :class:`PriceList` says what a GPU-hour of a model costs.
 
 A list is YAML or JSON::
 

@@ -3,7 +3,8 @@
 The demo runs the production code: API client, webhook, controller, agent, device plugin over gRPC. Only the cluster and
 the cards are simulated, and the output marks them. The times are measured in the run.
 
-Shows steps on a terminal: a live line with the seconds while a step runs, a line with its time when it is done.
+A :class:`Progress` shows the steps on a terminal: a live line with the seconds while a step runs, a line with its time
+when it is done.
 
 Times are in one column, and lines fit a terminal of 80 columns. Without a terminal, only the finished lines are
 written, so that a log stays readable. Hand-written because the live line is all that the demo needs: ``rich`` with its

@@ -9,7 +9,8 @@ Nodes are registered, and those with cards are labelled with a MIG layout, as by
 A container that runs for real has a service account token (:class:`ContainerToken`), requested and renewed as kubelet
 does: once 80 % of its lifetime are over, or at once if the server refuses it. The lab omits the file with the token.
 
-What listens in the pods of a cluster: simulated servers, and Tessera's own processes on their pods' addresses.
+A :class:`ClusterServers` knows what listens in the pods: simulated servers, and Tessera's own processes on their pods'
+addresses.
 """
 
 import asyncio

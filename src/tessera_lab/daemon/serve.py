@@ -4,9 +4,9 @@ So that several labs run side by side, each takes one block ``127.N`` of 65,536 
 address of 127.0.0.0/8 is this machine's on Linux. Pods that run for real listen there. A socket on the block's first
 address shows that the block is in use.
 
-Gets pages of the pods that listen on this machine, for the API server's proxy.
+The API server's proxy gets pages of the pods that listen on this machine.
 
-The live page of a lab: ``tessera dashboard`` as a process of its own, which ends with the lab.
+A lab's live page is ``tessera dashboard`` as a process of its own, which ends with the lab.
 """
 
 import asyncio

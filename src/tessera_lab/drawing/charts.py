@@ -3,7 +3,7 @@
 Every drawing of values from the lab contains the word "simulated", so the word stays with the drawing wherever it is
 copied.
 
-A small writer of SVG: elements, texts with an estimated width, and axes with round numbers. Pure.
+A small writer of SVG makes elements, texts with an estimated width, and axes with round numbers.
 
 A drawing is readable on light and dark backgrounds, within a page or alone.
 

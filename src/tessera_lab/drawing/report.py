@@ -1,8 +1,8 @@
 """What this package adds to ``tessera provisioning report``: results of experiments, and the drawn formats. Pure.
 
-The results of experiments as text for a terminal. Pure.
+A terminal gets the results of experiments as text.
 
-The report as one HTML file without scripts and external content, light or dark as the reader's system asks. Pure.
+The HTML report is one file without scripts and external content, light or dark as the reader's system asks.
 
 The tables of the largest groups are open and the others are folded. Groups beyond :data:`REPORT_TABLES` are left out of
 the page; ``-o json`` has all of them. The page also compares scenarios of an experiment that differ in one property.

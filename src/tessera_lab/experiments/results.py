@@ -6,7 +6,7 @@ shown but not counted, as in Red Hat's article.
 Source of the published means: Red Hat, "How precompiled drivers improve NVIDIA GPU autoscaling on Red Hat OpenShift":
 OpenShift 4.13, AWS g4dn.xlarge, Tesla T4. Number of samples and spread were not published.
 
-Compares samples of experiments: means with Student's interval, which readers of benchmarks expect.
+Samples are compared by means with Student's interval, which readers of benchmarks expect.
 
 Hand-written: scipy 1.17 with numpy takes 216 MB on disk, and its import 0.8 s of CPU and 100 MiB of memory. This module
 needs two of its functions.

@@ -1,8 +1,9 @@
 """Reserves quota for Workloads that wait, in the order of priority and age; preempts lower priorities.
 
-Whether a Workload's requests fit a ClusterQueue's quota, in the words of Kueue's messages. Cohorts are left out.
+A :class:`Usage` says whether a Workload's requests fit a ClusterQueue's quota, in the words of Kueue's messages.
+Cohorts are left out.
 
-What Kueue charges for a pod set: requests of its pods, without excluded prefixes, after the transformations.
+A pod set is charged with the requests of its pods, without excluded prefixes, after the transformations.
 
 By Kueue's documentation ("Resource transformations", "Configuration", "Dynamic Resource Allocation"): prefixes are
 dropped first. Claims of templates count their devices under the names to which the Configuration maps their classes.

@@ -3,7 +3,7 @@
 As the real one, it reads its Configuration when it starts, so a change counts after a restart of the Deployment. Its
 webhooks and its visibility API are called in this process while the container runs.
 
-Kueue's visibility API: places of pending Workloads, in the order of the stand-in.
+A :class:`Visibility` is Kueue's visibility API: places of pending Workloads, in the order of the stand-in.
 
 In a cluster it is an aggregated API, which Kueue's own process serves. Who may read is decided before a request comes
 here.

@@ -7,7 +7,7 @@ admission, and topologies beyond the second gate.
 
 It looks at everything once a second, so each reconciliation begins from the stored objects alone.
 
-CustomResourceDefinitions of Kueue's kinds, from the public field names of ``kueue.x-k8s.io`` (Kueue 0.13 to 0.19).
+Its CustomResourceDefinitions have the public field names of ``kueue.x-k8s.io`` (Kueue 0.13 to 0.19).
 
 Written as tables of fields, so that a manifest with a field which Kueue does not have is refused by strict validation.
 Rules that Kueue adds to its schemas (lengths, CEL) are left out, but for the few that a manifest of ours could break.

@@ -4,7 +4,7 @@ The scheduler does not poll. A change of a node or pod updates :mod:`state.node_
 every waiting pod in one round; a decided pod counts on its node at once, and the scheduler writes its binding during
 the next decisions. If a binding fails, it undoes the decision and decides the pod again after a pause.
 
-The queue of pods to schedule: the highest priority first, among equals the oldest.
+A :class:`SchedulingQueue` has the pods to schedule: the highest priority first, among equals the oldest.
 
 The queue sets aside a pod that no node can take, and retries it after an event that may help: a node appears or
 changes, a pod leaves, the pod itself changes. Time alone retries nothing. No I/O.

@@ -6,7 +6,7 @@ Which error becomes a fault, and when it ends, :mod:`tessera.agent.health.faults
 :class:`FaultTable` has the faults that are not over, and answers what they mean for cards and devices. Only
 :class:`~tessera.agent.health.faults.HealthStateMachine` changes it; all others read.
 
-The reaction to each hardware error, as data.
+A :class:`HealthPolicy` has the reaction to each hardware error, as data.
 
 An XID is the driver's number for an error. :data:`CATALOGUE` maps the remedies of NVIDIA's catalogue
 (:mod:`tessera.nvml.xids`) to five steps. Five XIDs are never counted, as in NVIDIA's device plugin, since they are

@@ -5,7 +5,7 @@ kubelet made them, not the agent. The answer has the field manager of labels and
 removes these, since server-side apply removes fields that a manager no longer names. While the agent waits, the label
 of the pod of MPS daemons stays.
 
-Takes Tessera off the cards of one node, when ``tessera uninstall`` asks for it by an annotation of the Node.
+``tessera uninstall`` asks for it by an annotation of the Node. :class:`CardRelease` takes Tessera off the cards.
 
 Kubelet's lists of devices are empty before (:mod:`tessera.agent.main.lifecycle`), so no pod gets a device any more.
 Then:

@@ -4,7 +4,7 @@ The exporter takes a sample each :data:`PERIOD` seconds, and also :data:`SHORTES
 slices or pods: a burst of changes costs one sample, and the sample shows all of it. :func:`report_usage` makes the
 document of ``/usage``.
 
-Apportions the energy of each card to the leases on it, by size and activity. Pure.
+A :class:`LeaseEnergy` apportions the energy of each card to the leases on it, by size and activity, without I/O.
 
 Method, for the time between two samples:
 

@@ -17,7 +17,7 @@ Folders: every user can enter the pipe directory, only the daemon can write to i
 itself. The directory is never removed, since containers have it mounted. The shared memory is like ``/dev/shm``: open
 to all users, each file its owner's. The daemon and the containers must see the same one.
 
-Watches, controls and ends a control daemon as a process, and the session that it leaves behind.
+A :class:`DaemonProcess` watches, controls and ends one control daemon, and the session that it leaves behind.
 
 The process may not be a child of this one, since an earlier agent may have started it. A daemon is started as the
 leader of a session of its own, and the servers that it forks are in that session. A session's number is the leader's

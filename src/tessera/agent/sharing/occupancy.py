@@ -7,7 +7,7 @@ Until then kubelet is asked once a second, and when the container starts. Kubele
 without a listed holder therefore count as held as long as a pod of the node initializes with the resource. They are
 kept in a file: an agent that starts again has no other source for them.
 
-Decides which entries of kubelet's list must not be allocated now, and why. Pure.
+Functions without I/O decide which entries of kubelet's list must not be allocated now, and why:
 
 1. An entry is withheld for the first of these reasons: its device is unhealthy, its device nodes are unknown, its card
    cannot be read, its device is fenced, a pod holds the device under another name, its sharing strategy is not ready,

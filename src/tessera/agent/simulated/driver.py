@@ -2,7 +2,7 @@
 
 The agent knows none of it: whoever starts it with simulated cards gives it these.
 
-Simulated control daemons for simulated cards, on the injected clock.
+Its control daemons for MPS are simulated too, on the injected clock.
 
 They take the commands of :mod:`tessera.agent.mps.interfaces` and answer them as documented. Tests make a daemon die,
 stop answering, or have clients. That a daemon runs, and its containers that are clients, is a part of the simulated

@@ -20,7 +20,8 @@ and Go have in common.
 Sources: k8s.io/apimachinery ``validation.IsQualifiedName`` and ``IsValidLabelValue``. A taint's key and value follow
 the rules of a label's, a resource's name those of a label's key.
 
-Pauses after new nodes that came for a pod and did not help: what the pod's event says, and how it is read again.
+A :class:`Pause` follows new nodes that came for a pod and did not help: it has the words of the pod's event, and reads
+them again.
 
 The controller writes the event. ``tessera why`` repeats it, ``tessera autoscaler advise`` counts such pods, and a new
 leader reads it, so that a restart ends no pause. An API server keeps an event for an hour; the controller records it

@@ -4,7 +4,7 @@ The sources are OpenShift's ClusterAutoscaler, the flags of a Deployment that ru
 of MachineSets and MachineDeployments, Karpenter's NodePools, nodes, and pods that request cards. A fact is unknown if
 its object does not exist or the user may not read it.
 
-Reads measured times from a file, or from the records of a cluster.
+Measured times come from a file, or from the records of a cluster.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 One default holds everywhere: a command shows all that its user may see, ``-n`` limits it to a namespace. A command that
 names one object looks in the context's namespace, as kubectl does.
 
-It reads ``-o jsonpath`` too: templates with ``{.field}``, ``[0]``, ``[*]``, ``{range ...}{end}`` and ``{"text"}``.
+Templates of ``-o jsonpath`` are kubectl's: ``{.field}``, ``[0]``, ``[*]``, ``{range ...}{end}`` and ``{"text"}``.
 
 No library is used: those on the index bring a parser generator for a language that is not kubectl's. Filters and slices
 are refused with a word; ``-o json | jq`` has them.

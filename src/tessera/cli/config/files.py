@@ -5,7 +5,7 @@ gpu-operator: the values of its Helm chart, also inside objects of other tools, 
 Kinds are compared with their API group. The same code reads each part here and in the agent, the controller or the
 installer.
 
-Recognizes files that are not settings of Tessera by their content, and suggests the next step.
+Files that are not settings of Tessera are recognized by their content, and the message suggests the next step.
 
 A message of kubectl and an empty text come from a pipe whose first command failed. The formats are those of NVIDIA's
 mig-parted (hooks, clients of the MIG manager), of its device-plugin chart, and of gpu-operator 26.7 (GPUCluster).

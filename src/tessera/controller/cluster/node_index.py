@@ -5,7 +5,7 @@ number of nodes. So the cost of a pod depends only on its spec, whose size is bo
 (:mod:`tessera.api.pods.size_limits`). The index remembers the answer until a label that it depends on, a taint, or the
 set of nodes changes.
 
-Which nodes have which images, by their status: a pod starts there without a pull.
+A :class:`NodeImages` says, by the status of nodes, which have which images: a pod starts there without a pull.
 
 Points are those of kube-scheduler's ImageLocality, image by image: the size by the share of the nodes that have it, so
 that the first node with an image does not draw all pods; 0 for 23 MiB, 100 for 1,000 MiB a container. What a node says

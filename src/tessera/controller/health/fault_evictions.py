@@ -20,7 +20,8 @@ looks at an event of a pod. An eviction is the only write, with the pod's UID as
 pod before it answers, so a new leader sees it and does not evict it again. Where the API server keeps a pod or answers
 with a conflict, the next attempt comes with growing pauses.
 
-Sets the administrator's annotation on Nodes whose agent asks for a reboot, and removes it once they have booted.
+A :class:`RebootAnnotations` sets the administrator's annotation on Nodes whose agent asks for a reboot, and removes it
+once they have booted.
 
 An agent may write only annotations of Tessera's on its Node (deploy/policies/agent.yaml), and the administrator's has a
 key of their own, which another controller watches: that one drains and reboots the node. An agent's request names the

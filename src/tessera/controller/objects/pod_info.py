@@ -3,7 +3,7 @@
 A pod is read once, when it arrives; all decisions use these values. If a field is invalid (for example a quantity that
 is no number), the error becomes a text of this pod, so that it stops one pod and not the controller.
 
-The owners that pods name, and what the API server says of them.
+An :class:`Owner` is what a pod names, a :class:`Workload` what the API server says of it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -12,7 +12,7 @@ image tags, and one kernel on each line. The architecture and the RHCOS version 
 
 The text is untrusted and limited in size: an invalid line is reported, and the others are used.
 
-Reads kernels that nodes will boot next, from the index of a Debian archive or from a release of OpenShift.
+Such kernels are also read from the index of a Debian archive, or from a release of OpenShift.
 
 The index is the file ``Packages``, ``Packages.gz`` or ``Packages.xz`` of a suite, component and architecture, such as
 ``dists/jammy-updates/main/binary-amd64/Packages.xz``. Only the package names in it matter here. The unpacked size is

@@ -11,7 +11,7 @@ Rules:
    before Node Feature Discovery labels the node. Each row of a table turns the lines of one family of distributions
    back into the ``ID`` and ``VERSION_ID`` of image names. A line that matches no row is unknown, not guessed.
 
-The upgrade state of a node: NVIDIA's label, and Tessera's record in an annotation.
+The upgrade state of a node is one of the facts: NVIDIA's label, and Tessera's record in an annotation.
 
 A controller that restarts continues from the node: the label has the state, which other tools read, and the annotation
 has the old and the new set. A state without a valid record is another tool's and is not continued.

@@ -1,4 +1,4 @@
-"""Chooses the driver strategy of one node: the best possible now, with the reasons against each better one. Pure.
+"""Chooses the driver strategy of one node: the best possible now, with the reasons against each better one.
 
 Best first: pre-installed, precompiled for exactly the version, precompiled for its branch, the same from a mirror,
 built, blocked. With ``usePrecompiled: false`` building comes before the three precompiled strategies.
@@ -14,7 +14,7 @@ Rules:
 
 The driver set that the node has now is not considered here; :mod:`tessera.driver.planning.node_plan` does that.
 
-Requests the builds that nodes wait for, and reads their progress for the strategy.
+A :class:`BuildRequests` has the builds that nodes wait for, and reads their progress for the strategy.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ configuration, ``GET /v2/<name>/tags/list``. Every failure is one of :mod:`~tess
 Hand-written: the clients oras 0.2.43 and python-dxf 12.1.1 have synchronous requests only, so each of a controller's
 lookups would need a thread, and they cost 120 and 80 ms of CPU at import.
 
-Reads what registries say about an image: manifests, indexes of them by platform, and sizes. Pure.
+Functions without I/O read what registries say about an image: manifests, indexes of them by platform, and sizes.
 
 Formats: OCI image index and manifest, and Docker's version 2, schema 2, from which OCI's come. Others write these
 documents, so each is decoded into the structs below or refused. A document has at most 4 MiB.

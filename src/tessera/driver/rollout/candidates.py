@@ -3,7 +3,7 @@
 A node can want its current set *again*: its driver was unloaded while pods hold GPUs, and it cannot load under them.
 Such a node begins like the others, but failures of the set on other nodes do not delay it.
 
-Failures of driver sets by node, kept longer than the nodes exist. A set that failed too often is not tried again.
+Failures of driver sets by node are kept longer than the nodes exist. A set that failed too often is not tried again.
 
 The ConfigMap ``driver-rollouts`` holds one entry per driver set. People can edit it: entries that cannot be decoded
 are ignored, and the number and size of entries are bounded. No I/O here.

@@ -1,6 +1,6 @@
-"""The rollout's view of a node: plain values, independent of the API's types.
+"""The rollout's view of a node: plain values, which functions here read from a Node and its pods.
 
-Reads the rollout's view of a node from a Node and its pods.
+The rest of the rollout knows these values only, and not the API's types.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

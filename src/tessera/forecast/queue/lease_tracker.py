@@ -1,10 +1,10 @@
-"""Follows the leases of pods with slices: which run, which ended, and how long starts take. No I/O and no clock.
+"""Follows the leases of pods with slices: which run, which ended, and how long starts take.
 
 A lease begins when kubelet takes the pod (``status.startTime``), which a new leader still finds on the pod, and ends
 when the pod has finished or is gone. A pod that had finished before it was first seen counts nothing: the leader before
 has counted it.
 
-Deadlines that Jobs give their pods: which Jobs to read, and when they end the pods that hold cards.
+A :class:`JobDeadlines` says which Jobs to read for the deadlines of their pods, and when these end.
 
 A Job's ``activeDeadlineSeconds`` counts from the Job's start, and its pods do not show it. Rules:
 

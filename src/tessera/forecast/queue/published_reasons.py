@@ -7,7 +7,8 @@ Where the fewest pods whose end makes room are too many to search for (:mod:`tes
 of up to three owners), the largest owners end first until the slices fit; then each that need not end is left out. No
 smaller part of the result would do, though another set may have fewer.
 
-Decides what to publish of a forecast: position and start to waiting pods, ends of leases to the slicer.
+An :class:`Announcer` decides what to publish of a forecast: position and start to waiting pods, ends of leases to the
+slicer.
 
 No I/O and no clock.
 

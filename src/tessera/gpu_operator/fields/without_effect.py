@@ -3,7 +3,7 @@
 Each reason follows the words ``no effect:``. A new version that follows one of these settings removes it from its
 table.
 
-Notices on settings of NVIDIA's gpu-operator, besides drivers, that Tessera does not carry out.
+Notices tell users of settings of NVIDIA's gpu-operator, besides drivers, that Tessera does not carry out.
 
 The reasons are data. A component that is switched off is off here
 too, and not reported; nor is a component of virtual machines where they are off.

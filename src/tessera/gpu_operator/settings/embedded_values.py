@@ -14,7 +14,7 @@ Rules:
 
 Values of another chart can be found in the same way, see :class:`Chart`.
 
-Recognizes values of NVIDIA's device-plugin chart, which Tessera does not read; only their profiles are checked.
+It also recognizes values of NVIDIA's device-plugin chart, which Tessera does not read; only their profiles are checked.
 """
 
 import re

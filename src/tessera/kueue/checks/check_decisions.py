@@ -21,7 +21,7 @@ Several writers describe a node, in any order: its Node, its Instaslice object, 
 One of these may be missing for a moment, for instance while a node registers or its layout changes. An answer that is
 final must not depend on such a moment (:func:`may_hold_later`).
 
-The question of the admission check: would the controller place all slices of a Workload now?
+The question of the admission check is whether the controller would place all slices of a Workload now.
 
 It is the planner's own test, with the constraints of the pods, beside what other admitted Workloads will still take.
 """

@@ -12,7 +12,7 @@ function answers "function not found"; then the older name is called, whose answ
 releases of R535 has the newer function with another layout of its answer and the same name, so there the older one is
 called first. docs/support-matrix.md has the table of what each branch lacks.
 
-The session with NVML, which ends for the reset of a card and begins again after it.
+An :class:`NvmlSession` ends for the reset of a card, and begins again after it.
 
 A card that any process has open cannot be reset, and a session has every card open. So a reset ends the session and
 begins a new one afterwards; a wait for events in another thread releases the session for that. If the new session

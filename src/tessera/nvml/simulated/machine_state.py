@@ -7,7 +7,7 @@ The classes hold data and the rules of driver and reboot; :mod:`tessera.nvml.sim
 Every name is derived, none is random: a card's UUID from the machine's seed and the card's index, a MIG device's from
 the card and the slice. So two runs agree, and a slice that is created again has its former UUID, as on real cards.
 
-What simulated processes do while they compute, as data: what of a card an activity uses.
+A :class:`Work` is what simulated processes do while they compute, as data: what of a card an activity uses.
 
 A process has an activity, the share of its device's time in which it computes, and a kind of work. Ordinary work uses
 some of everything; each other kind is a bottleneck that a monitoring system has to recognise. The shares are rules, not

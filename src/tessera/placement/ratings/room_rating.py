@@ -12,7 +12,7 @@ The loss of a node: thousandths of its free cards that requests of the known mix
   what pods request beside one on average. So a pod with much CPU goes where CPU is plentiful, and one without leaves
   such nodes to others. ``bench/openb.py`` measures the rule on traces.
 
-The different rooms that nodes have, in order, and which of them are new.
+A :class:`RoomIndex` has the different rooms that nodes have, in order, and knows which of them are new.
 
 Nodes with equal room are one entry, :class:`AlikeNodes`, as long as there are any. Entries that differ in CPU and
 memory alone share a :class:`Shape`, since most of a rating depends on the rest.

@@ -5,7 +5,7 @@ it has a GPU. Pods that still do not fit then cause one more node after the othe
 offer slices or renamed shares, the opposite holds: with the label they never count as ready, and only the startup taint
 shows when they are.
 
-Advice in the words of each autoscaler: an OpenShift object, Cluster API annotations, flags, Karpenter settings.
+Advice is in the words of each autoscaler: an OpenShift object, Cluster API annotations, flags, Karpenter settings.
 
 Global timers apply to all node groups, so each is the longest that any group needs. Annotations are per group.
 """

@@ -4,7 +4,7 @@ Times that are missing or invalid are unknown. Others write these objects, so na
 keys are cut. Labels mark a driver pod only if ordinary users cannot create the pod: Tessera's pods in its own
 namespace, and pods of NVIDIA's operator if they are privileged, as the operator runs them.
 
-Reads Machines and NodeClaims of autoscalers: the nodes that they become, and the times of their requests.
+Machines and NodeClaims of autoscalers tell the nodes that they become, and the times of their requests.
 """
 
 from collections.abc import Iterable, Mapping

@@ -6,7 +6,7 @@ the size limits of a review is refused before any work. So every review ends soo
 The TLS server and a control plane in the same process both call :class:`Reviewer`: bytes in, bytes out. It reads the
 capabilities at each call, so that a card that just appeared counts at once.
 
-Warnings that ``kubectl apply`` prints: requests that admission lets through, and that no node serves as it is now.
+``kubectl apply`` prints warnings of requests that admission lets through, and that no node serves as it is now.
 
 Such a pod waits, and kube-scheduler says only ``Insufficient nvidia.com/gpus``. It is not refused, since a node that
 offers the name may come. Rules:

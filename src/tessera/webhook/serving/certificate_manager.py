@@ -4,7 +4,7 @@ Every replica runs this and none leads: a replica creates or patches the Secret 
 loses sees the winner's certificate in its watch. The order (Secret, then trust, then serving) is that of
 :mod:`tessera.webhook.serving.certificates`. The manager sleeps until a change or the renewal time.
 
-Serves the certificate of a Secret that others renew, such as cert-manager.
+A :class:`GivenCertificate` serves the certificate of a Secret that others renew, such as cert-manager.
 
 The webhook writes nothing here: neither the Secret nor the API server's trust, which cert-manager's injector writes.
 A new certificate is served once the API server trusts its authority. Until then the webhook serves the one before; if

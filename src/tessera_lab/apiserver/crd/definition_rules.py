@@ -2,7 +2,7 @@
 
 The server refuses features that it lacks instead of storing them: conversion webhooks answer 501.
 
-Rules that a CRD's schema must keep to be structural, checked node by node.
+A CRD's schema must be structural; :func:`check_structural` looks at it node by node.
 
 The rules and texts are those of apiextensions-apiserver (``ValidateStructural`` and
 ``ValidateCustomResourceDefinitionOpenAPISchema``). Rules in CEL are read by :mod:`tessera_lab.apiserver.crd.cel_rules`.

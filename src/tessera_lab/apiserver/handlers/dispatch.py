@@ -1,11 +1,11 @@
 """Calls the verb that serves a request, and turns the verb's result into an answer.
 
-Answers reviews: the requests of ``kubectl auth can-i`` and ``auth whoami``, and TokenReviews.
+A :class:`ReviewHandler` answers reviews: the requests of ``kubectl auth can-i`` and ``auth whoami``, and TokenReviews.
 
 Nothing is stored; a review is the request's object with its status filled in. Without an authorizer everything is
 allowed.
 
-``pods/NAME:PORT/proxy/PATH`` and ``services/NAME:PORT/proxy/PATH``: requests to pods, through the API server.
+Requests to ``pods/NAME:PORT/proxy/PATH`` and ``services/NAME:PORT/proxy/PATH`` go to pods, through the API server.
 
 Simulated servers take every method; of a container that runs for real only pages are got. Only pods with an address of
 this lab are reached, so a forged status leads nowhere else. The request's headers are passed on, but for those of the

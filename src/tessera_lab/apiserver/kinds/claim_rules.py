@@ -2,7 +2,7 @@
 
 Source: ``pkg/apis/resource/{v1/defaults.go,validation}`` of Kubernetes 1.36, and what a real server 1.36.2 refused.
 
-CEL selectors of devices, as the API server judges them before it stores them. Pure.
+CEL selectors of devices are judged as the API server judges them before it stores them.
 
 Source: ``validateCELSelector`` of ``pkg/apis/resource/validation`` (Kubernetes 1.36): too long, does not compile, or
 costs too much in the worst case. The worst case is an estimate: one unit a node of the expression, and a macro as often

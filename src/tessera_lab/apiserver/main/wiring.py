@@ -3,7 +3,7 @@
 Events are served as ``v1`` and as ``events.k8s.io/v1`` over one storage; the two versions name their fields
 differently, and the conversion is here. That of HorizontalPodAutoscalers is with their rules.
 
-Keeps the rules of aggregated ClusterRoles: the union of the rules of the ClusterRoles that their selectors choose.
+An aggregated ClusterRole has the union of the rules of the ClusterRoles that its selectors choose.
 
 As kube-controller-manager's clusterrole-aggregation-controller does it, but inside the write: sources in the order of
 their names, equal rules once, never a role itself. Roles that aggregate each other in a circle are settled within as

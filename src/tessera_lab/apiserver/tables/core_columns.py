@@ -1,6 +1,6 @@
 """Columns of the core group's kinds.
 
-The READY, STATUS and RESTARTS that ``kubectl get pods`` shows.
+A :class:`PodSummary` has the READY, STATUS and RESTARTS that ``kubectl get pods`` shows.
 
 STATUS is not a field: it is computed from phase, reason, conditions and container states, in the order of Kubernetes'
 printers (pkg/printers/internalversion, ``printPod``).

@@ -1,17 +1,15 @@
 """``nvidia-smi`` in a container with simulated cards; exit codes are those of its manual.
 
-``nvidia-smi topo -m``: how the cards that are seen are joined, by the rules and in the text of ``tessera topo``.
+``nvidia-smi topo -m`` shows how the cards that are seen are joined, by the rules and in the text of ``tessera topo``.
 
-``nvidia-smi --query-gpu`` and a short ``nvidia-smi -q``.
+``--query-gpu`` and a short ``-q`` are served too.
 
-The table that ``nvidia-smi`` prints, in the layout of the R550 drivers, with the list of processes of R570.
+Without options it prints a table in the layout of the R550 drivers, with the list of processes of R570.
 
 Columns are those of published outputs of 550.54.15 (A100 with MIG) and 570.86.15 (H200, in a container with a MIG
 device). What the simulated card does not tell is N/A at the end of its column.
 
 A card of which a container has MIG devices only shows neither its memory nor its use.
-
-Values of simulated cards as nvidia-smi writes them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

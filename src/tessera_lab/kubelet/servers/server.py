@@ -5,7 +5,7 @@ of the lab have addresses of this machine, it listens there too, for an agent th
 the node's clock. Requests wait for a place and for their turn; beyond a limit they are refused, as are bodies that are
 too large.
 
-vLLM's HTTP API as far as clients of completions and scrapers use it, without a model.
+A :class:`VllmApi` is vLLM's HTTP API as far as clients of completions and scrapers use it, without a model.
 
 Each answer says that it is simulated: its words are those of one sentence, as many as ``max_tokens`` asks for. Fields
 of sampling have nothing to act on and are ignored, as vLLM ignores unknown ones; streams and choices are refused.

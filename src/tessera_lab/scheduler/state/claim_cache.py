@@ -2,7 +2,7 @@
 
 Pools of a node are read once and kept until one of their slices changes; who holds which device is kept by pool.
 
-Reads what claims hold of a node's devices from their allocations.
+What claims hold of a node's devices is read from their allocations.
 
 A device may vanish while a claim holds it: the driver gave its profile another number, or the card has another role
 now. It is held all the same, and with it everything of its card: nobody knows here which part it was.

@@ -4,7 +4,7 @@ Source: ``pkg/controller/podautoscaler/horizontal.go``. Of several metrics the l
 be read stops a shrink, and all of them stop everything. There is no ``metrics.k8s.io`` in a lab, so metrics of type
 Resource and ContainerResource cannot be read, as in a cluster without metrics-server.
 
-Values of metrics, as a HorizontalPodAutoscaler reads them from aggregated APIs. Values are in thousandths.
+A :class:`MetricReader` reads values of metrics from aggregated APIs, in thousandths.
 """
 
 from collections.abc import Mapping, Sequence
