@@ -22,7 +22,8 @@ from tessera.forecast.history_text import History
 from tessera.forecast.lives import LIFE_NAME, LifeEstimator
 from tessera.forecast.past_times import LEAST_LONGER_WAITS, SurvivalCurve
 from tessera.forecast.queue.competition import CurrentPage, Place, places, waiting_in_order
-from tessera.forecast.queue.lease_tracker import JobDeadlines, LeaseTracker, TrackedPod
+from tessera.forecast.queue.job_deadlines import JobDeadlines
+from tessera.forecast.queue.lease_tracker import LeaseTracker, TrackedPod
 from tessera.forecast.queue.published_reasons import ChangedEnds, HeldBack, PublishedReasons
 from tessera.forecast.queue_page import (
     DEADLINE,

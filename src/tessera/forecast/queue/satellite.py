@@ -23,7 +23,7 @@ from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, History, de
 from tessera.forecast.lives import LifeHistory
 from tessera.forecast.past_times import StartTimes
 from tessera.forecast.queue.forecaster import Forecaster
-from tessera.forecast.queue.lease_tracker import JobReader
+from tessera.forecast.queue.job_deadlines import JobReader
 from tessera.forecast.queue.published_reasons import PROMISED, Announcement, Announcer, HeldBack
 from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
 from tessera.kube.backoff import OutageLog
