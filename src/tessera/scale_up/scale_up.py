@@ -25,7 +25,8 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
-from tessera.scale_up.new_nodes import NewNodes, NodeNotices, plan_new_nodes
+from tessera.scale_up.new_nodes import NewNodes, plan_new_nodes
+from tessera.scale_up.node_notices import NodeNotices
 from tessera.scale_up.node_requests import (
     PASSED_HOSTS,
     NodeAsker,
