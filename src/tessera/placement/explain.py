@@ -309,8 +309,9 @@ def _end_owners(table: CardTable, held: Mapping[str, int], ended: Sequence[str])
 
 
 def _slots_needed(profiles: Sequence[str], tables: Sequence[CardTable]) -> int:
-    """Returns the fewest memory slots that the profiles take on cards of these geometries."""
+    """Returns the fewest memory slots that the profiles take on cards of these geometries; alike ones count once."""
+    unlike = {id(table): table for table in tables}.values()
     return sum(
-        min((table.size_of(name) for table in tables if (name := table.name_of(profile))), default=0)
-        for profile in profiles
+        count * min((table.size_of(name) for table in unlike if (name := table.name_of(profile))), default=0)
+        for profile, count in Counter(profiles).items()
     )
