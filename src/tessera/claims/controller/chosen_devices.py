@@ -90,6 +90,8 @@ class ChosenDevices:
         """
 
         def fewest(node: NodeName) -> int:
+            if not any(card.shared for card in self._published.undivided_cards(node).values()):
+                return 0
             cards = (card for card in self.undivided(node, demand, meter).values() if card.shared)
             return min((shares_needed(demand, card) for card in cards), default=0)
 
