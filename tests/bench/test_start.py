@@ -29,7 +29,7 @@ SLOW = {
 }
 #: Files that are no benchmark: this runner, the unit of speed, another way to start one, policies that are compared,
 #: and counts of the source.
-OTHERS = {"__main__", "calibration", "decide", "rivals", "size", "trail"}
+OTHERS = {"__main__", "calibration", "claim_clusters", "decide", "rivals", "size", "trail"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
