@@ -152,7 +152,7 @@ class History:
 
 def test_no_device_is_given_twice_and_nothing_is_left() -> None:
     given = 0
-    for seed in range(steps(60)):
+    for seed in range(6, 6 + steps(60)):  # the seeds before give hardly any device
         history = History(seed)
         for number in range(40):
             history.step(number)
@@ -162,4 +162,4 @@ def test_no_device_is_given_twice_and_nothing_is_left() -> None:
         assert history.cluster.empty(), (seed, history.cluster.objects)
         assert [key for key in history.cluster.claims if history.cluster.devices(key)] == [], seed
         given += history.given
-    assert given, "no claim got a device"
+    assert given > steps(60), "hardly any claim got a device"
