@@ -14,9 +14,10 @@ from tests.support.scenes import marked_scene
 from tests.support.searching import SEARCHING
 
 from tessera.agent.inventory.gpu_inventory import CardOwner
-from tessera.agent.mig_config.card_reconciler import DRIFT_RECHECK
+from tessera.agent.mig_config.card_reconciler import DRIFT_RECHECK, EVICTION_DELAY_LIMIT
 from tessera.agent.mig_config.drain import REBOOT_TIMEOUT
 from tessera.agent.mig_config.events import LayoutState
+from tessera.kube.eviction import Evicted, Evictor
 from tessera.nvml.errors import GpuLost, InUse
 from tessera.nvml.interface import MigUuid
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -98,6 +99,44 @@ async def test_it_waits_for_a_pod_names_it_and_continues_at_once_when_it_ends(no
     node.ends("long")
     assert await node.succeeds() < 1
     assert node.multisets() == [{"1g.5gb": 3, "2g.10gb": 2}] * 2
+
+
+class EndsPods(Evictor):
+    """Ends pods as soon as it is asked."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    async def evict(self, namespace: str, name: str, uid: str) -> Evicted:
+        assert (namespace, uid) == ("default", f"uid-{name}")
+        self.node.ends(name)
+        return Evicted()
+
+
+async def test_no_pod_is_evicted_while_the_node_counts_its_devices_as_free(node: Node) -> None:
+    # Else the scheduler would send the next pod to the same devices.
+    node.evictor = EndsPods(node)
+    node.pod("long", node.make(0, "7g.40gb", 0))
+    node.counted_too_many = ("nvidia.com/mig-7g.40gb",)
+    node.start()
+    node.label(SEED)
+    await node.until(lambda: node.state(LayoutState.PENDING, "CardsInUse"))
+    await node.until(lambda: "evicted when the node stops counting" in node.status.message)
+    assert "nvidia.com/mig-7g.40gb" in node.status.message
+    await node.clock.sleep(EVICTION_DELAY_LIMIT / 2)
+    assert "long" in node.pods
+    node.counted_too_many = ()
+    node.changes.notify()
+    assert await node.succeeds() < 2
+
+
+async def test_a_node_that_never_counts_right_delays_an_eviction_for_a_while_only(node: Node) -> None:
+    node.evictor = EndsPods(node)
+    node.pod("long", node.make(0, "7g.40gb", 0))
+    node.counted_too_many = ("nvidia.com/mig-7g.40gb",)
+    node.start()
+    node.label(SEED)
+    assert EVICTION_DELAY_LIMIT <= await node.succeeds() < EVICTION_DELAY_LIMIT + 5
 
 
 async def test_nothing_is_destroyed_while_kubelet_does_not_list_users(node: Node) -> None:
