@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tessera.cli.autoscaler.cluster_facts import CLUSTER_AUTOSCALERS, NODE_POOLS, SETS, ClusterFacts, read_cluster
+from tessera.cli.autoscaler.cluster_facts import ClusterFacts, read_cluster
+from tessera.cli.autoscaler.settings import CLUSTER_AUTOSCALERS, NODE_POOLS, SETS
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS

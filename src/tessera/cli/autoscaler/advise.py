@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tessera.cli.autoscaler.cluster_facts import FILE, times_and_facts
+from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
 from tessera.cli.base.durations import Duration
 from tessera.cli.base.grammar import Output, output_option

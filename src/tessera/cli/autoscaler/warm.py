@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.autoscaler.cluster_facts import FILE, times_and_facts
+from tessera.cli.autoscaler.measured_times import FILE, times_and_facts
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.durations import Duration

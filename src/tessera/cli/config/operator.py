@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera.agent.health.fault import unknown_words
+from tessera.agent.health.policy import unknown_words
 from tessera.api.documents import first_document
 from tessera.api.names import MIG_CONFIG_LABEL, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.problems import FileRefused
