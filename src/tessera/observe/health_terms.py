@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.agent.health.fault import APPLICATION_XIDS, ECC_REACTIONS, HealthPolicy
+from tessera.agent.health.policy import APPLICATION_XIDS, ECC_REACTIONS, HealthPolicy
 from tessera.agent.inventory.device_state import Reaction
 from tessera.agent.monitoring.findings import EXCESS, MEMORY_OVER_LIMIT, RULES
 from tessera.errors import UserError

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.health.fault import CATALOGUE, RecoveryAction
+from tessera.agent.health.policy import CATALOGUE, RecoveryAction
 from tessera.agent.inventory.device_state import Reaction
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind

@@ -15,8 +15,8 @@ from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import EventType
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.health.executor import CardResetter
-from tessera.agent.health.fault import RecoveryAction
 from tessera.agent.health.monitor import HealthMonitor
+from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
 from tessera.agent.simulated.driver import InlineNvml, SimulatedPreflight
 from tessera.api.nodes.card_faults import CardRule

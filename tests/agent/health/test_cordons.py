@@ -14,12 +14,11 @@ from tessera.agent.health.fault import (
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
-    HealthPolicy,
     NodeRebooted,
     ProbeResult,
-    RecoveryAction,
 )
 from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState

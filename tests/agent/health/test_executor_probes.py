@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from tessera.agent.health.executor import CardProber
-from tessera.agent.health.fault import CardProbed, ProbeResult, RecoveryAction
+from tessera.agent.health.fault import CardProbed, ProbeResult
+from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.simulated.driver import InlineNvml
 from tessera.clock import Clock, LoopClock
 from tessera.nvml.errors import NoPermission, ResetRequired

@@ -13,13 +13,12 @@ from tessera.agent.health.fault import (
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
-    HealthPolicy,
     InstanceDestroyed,
     NodeRebooted,
     ProbeResult,
-    RecoveryAction,
 )
 from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 from tessera.nvml.xids import XIDS

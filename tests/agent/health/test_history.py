@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.health.conftest import Agent, Node, play
 
-from tessera.agent.health.fault import RecoveryAction
 from tessera.agent.health.history import (
     CARD_PAST_FAULTS,
     FALLS,
@@ -20,6 +19,7 @@ from tessera.agent.health.history import (
     StoredFaults,
     describe_falls,
 )
+from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState

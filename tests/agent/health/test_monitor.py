@@ -10,8 +10,8 @@ from tests.agent.health.conftest import EPOCH, Agent, Node, play
 from tests.support.agent_runtime import make_parts
 
 from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.health.fault import RecoveryAction
 from tessera.agent.health.monitor import HealthMonitor
+from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.simulated.driver import InlineNvml

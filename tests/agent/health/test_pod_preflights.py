@@ -9,8 +9,9 @@ import pytest
 from tests.agent.health.conftest import Agent, Node, play
 from tests.support.agent_runtime import make_parts
 
-from tessera.agent.health.fault import FAILED_POD_PREFLIGHT, RecoveryAction
+from tessera.agent.health.fault import FAILED_POD_PREFLIGHT
 from tessera.agent.health.pod_preflights import PASS_LIFE, PodPreflights, has_started
+from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_state import CheckedDevice, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.api.names import POD_PREFLIGHT, PodUid

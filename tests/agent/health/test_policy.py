@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.agent.health.fault import (
+from tessera.agent.health.policy import (
     APPLICATION_XIDS,
     CATALOGUE,
     REMEDY_REACTIONS,

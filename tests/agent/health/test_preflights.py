@@ -14,13 +14,12 @@ from tessera.agent.health.fault import (
     CardsListed,
     HardwareEventReported,
     HealthEvent,
-    HealthPolicy,
     NodeRebooted,
     PreflightEnded,
     ProbeResult,
-    RecoveryAction,
 )
 from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope
 from tessera.api.nodes.health import CardState
 from tessera.api.nodes.repairs import PreflightMode, Repairs

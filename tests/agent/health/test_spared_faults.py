@@ -13,10 +13,10 @@ from tessera.agent.health.fault import (
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
-    HealthPolicy,
     ProbeResult,
 )
 from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState

@@ -1,7 +1,8 @@
 """Errors of cards and instances withhold the right entries from kubelet, and end."""
 
-from tessera.agent.health.fault import CardsListed, HardwareEventReported, HealthPolicy
+from tessera.agent.health.fault import CardsListed, HardwareEventReported
 from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_state import entry_health
 from tessera.api.sharing.devices import AdvertisedDevice, GpuDescription, MigDevice, SharingKind
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid

@@ -13,15 +13,9 @@ from tests.support.tasks import cancel_tasks
 from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.health.fault import (
-    CardProbed,
-    CardsCordoned,
-    CardsListed,
-    HardwareEventReported,
-    HealthPolicy,
-    ProbeResult,
-)
+from tessera.agent.health.fault import CardProbed, CardsCordoned, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons

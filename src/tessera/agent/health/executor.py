@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from tessera.agent.base.call_retries import RetryDelays
-from tessera.agent.health.fault import CardProbed, ProbeResult, RecoveryAction
+from tessera.agent.health.fault import CardProbed, ProbeResult
+from tessera.agent.health.policy import RecoveryAction
 from tessera.clock import Clock
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import GpuLost, NvmlError, ResetRequired

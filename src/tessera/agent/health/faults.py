@@ -35,8 +35,6 @@ import msgspec
 
 from tessera.agent.health.fault import (
     CORDON,
-    DRIVER_REACTIONS,
-    ECC_REACTIONS,
     EVENT_WATCH,
     FAILED_POD_PREFLIGHT,
     MOST_DOUBLED,
@@ -53,19 +51,18 @@ from tessera.agent.health.fault import (
     FaultTable,
     HardwareEventReported,
     HealthEvent,
-    HealthPolicy,
     Hysteresis,
     InstanceDestroyed,
     NodeRebooted,
     PodPreflightFailed,
     PreflightEnded,
     ProbeResult,
-    RecoveryAction,
     RepairsSet,
     health_by,
     worst_of,
 )
 from tessera.agent.health.history import FALLS, FaultHistory, PastFault, counts_as_fall, describe_falls
+from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, UNREADABLE, describe_xid
 from tessera.api.nodes.node_marks import Cordon

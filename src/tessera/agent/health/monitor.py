@@ -42,7 +42,6 @@ from tessera.agent.health.fault import (
     FaultsSpared,
     HardwareEventReported,
     HealthEvent,
-    HealthPolicy,
     InstanceDestroyed,
     NodeRebooted,
     PodPreflightFailed,
@@ -52,6 +51,7 @@ from tessera.agent.health.fault import (
 )
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.history import FaultStore, StoredFaults
+from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.repairs import CardPreflights, CardRepairs, RepairReboots
 from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault, CardRule

@@ -10,7 +10,7 @@ import logging
 
 from tessera.agent.base.change_notifier import Fact
 from tessera.agent.health.executor import SUSPECT_PROBE_INTERVAL
-from tessera.agent.health.fault import APPLICATION_XIDS
+from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.inventory.gpu_inventory import CardOwner, owner_of
 from tessera.agent.main.wiring import Components
 from tessera.nvml.errors import NotSupported, NvmlError
