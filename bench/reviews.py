@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits.pods import (
+from tessera.limits import (
     NODE_AFFINITY_EXPRESSIONS,
     NODE_AFFINITY_TERMS,
     NODE_AFFINITY_VALUES,

@@ -33,8 +33,7 @@ from tessera.driver.nodes.node_facts import parse_upgrade_record, referenced_set
 from tessera.driver.policies import PolicyObjects, decode_policies, select_policy
 from tessera.gpu_operator.settings.settings_reader import read_settings
 from tessera.kube.resources.meta import ObjectMeta
-from tessera.limits.messages import CONDITION_MESSAGE
-from tessera.limits.settings import SETTINGS_MISTAKES
+from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, ProvisioningHistory
 from tessera.text import one_line
 

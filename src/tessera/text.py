@@ -10,7 +10,7 @@ import math
 import unicodedata
 from collections.abc import Sequence
 
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 
 #: Unicode categories that steer a terminal, reorder what is read or have no agreed width: controls (C0, C1, DEL),
 #: format characters (bidirectional overrides, zero-width joiners), surrogates, private use, line and paragraph ends.

@@ -18,7 +18,7 @@ from tests.explain.test_pods import NOW
 
 from tessera.cli.base.process import LOG_LINE, EscapingFormatter
 from tessera.cli.main import COMMANDS, main
-from tessera.limits.messages import FACT_SHOWN, LINE_SHOWN
+from tessera.limits import FACT_SHOWN, LINE_SHOWN
 
 FORGED = "What would help:"
 EVIL = f"\x1b[2J\x1b[H\n{FORGED}\n  - forged\r\x9b31m\u202e\x7f\x00<script>alert(1)</script>"

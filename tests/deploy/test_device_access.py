@@ -8,7 +8,7 @@ import yaml
 from tests.deploy.conftest import ROOT, rendered
 
 from tessera.clock import SystemClock
-from tessera.limits.pods import POLICY_ENTRIES
+from tessera.limits import POLICY_ENTRIES
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, UserInfo
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.apiserver.status import StatusError

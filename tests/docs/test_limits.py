@@ -1,4 +1,4 @@
-"""Limits on input from outside are defined in one package; the page has those that users meet, and names the others."""
+"""Limits on input from outside are defined in one module; the page has those that users meet, and names the others."""
 
 import ast
 import re
@@ -12,26 +12,17 @@ import pytest
 from tessera import limits
 from tessera.dra import limits as claims
 from tessera.driver import limits as drivers
-from tessera.gpu_operator import limits as policies
-from tessera.limits import Limit, messages, nodes, planning, pods, processes, settings
 from tessera_lab import limits as lab
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PAGE = ROOT / "docs" / "limits.md"
-FOLDER = Path(limits.__file__).parent
 
 #: The modules of limits in the order of the page, each with its title there.
-TABLES: dict[str, ModuleType] = {
-    "Text in messages": messages,
-    "Files of settings": settings,
-    "Pods": pods,
+MODULES: dict[str, ModuleType] = {
+    "The core": limits,
     "Resource claims": claims,
-    "Nodes": nodes,
-    "Decisions and caches": planning,
-    "Processes": processes,
     "Drivers and registries": drivers,
-    "Driver policies": policies,
     "The lab": lab,
 }
 
@@ -49,19 +40,19 @@ OTHERS = {
 }
 
 
-#: Those whose limits authors of pods and files meet; for the others the page has a link to the module.
-SHOWN = {"Files of settings", "Pods"}
+#: The headings in the core's module whose limits authors of pods and files meet.
+SHOWN = ("Files of settings", "Pods")
 
 
 def test_the_page_lists_the_limits_of_pods_and_files_with_their_values() -> None:
-    wanted = "".join(table(title, module) for title, module in TABLES.items() if title in SHOWN)
+    wanted = "".join(table(title) for title in SHOWN)
     listed = PAGE.read_text(encoding="utf-8").partition("## ")
     assert listed[1] + listed[2] == wanted.removesuffix("\n"), "docs/limits.md should have:\n" + wanted
 
 
-@pytest.mark.parametrize("title", TABLES)
+@pytest.mark.parametrize("title", MODULES)
 def test_the_page_leads_to_every_module_of_limits(title: str) -> None:
-    path = Path(str(TABLES[title].__file__)).relative_to(ROOT)
+    path = Path(str(MODULES[title].__file__)).relative_to(ROOT)
     assert f"[{title}](../{path})" in PAGE.read_text(encoding="utf-8")
 
 
@@ -69,14 +60,13 @@ def test_every_limit_has_its_reason() -> None:
     assert {name for name, reason in definitions() if len(reason.split()) < 3} == set()
 
 
-def test_every_module_of_limits_has_a_table() -> None:
-    modules = {*FOLDER.glob("*.py"), *SOURCE.glob("*/*/limits.py"), Path(lab.__file__)} - {FOLDER / "__init__.py"}
-    assert modules == {Path(str(module.__file__)) for module in TABLES.values()}
+def test_every_module_of_limits_is_named_here() -> None:
+    assert set(SOURCE.rglob("limits.py")) == {Path(str(module.__file__)) for module in MODULES.values()}
 
 
 def test_limits_are_defined_in_the_modules_of_limits_and_nowhere_else() -> None:
     found = {each for path in sorted(SOURCE.rglob("*.py")) if "apiserver" not in path.parts for each in bounds(path)}
-    text = "make these a Limit in tessera/limits, or list them above if others cannot choose the bounded value"
+    text = "make these a Limit, or list them above if others cannot choose the bounded value"
     assert found == set(OTHERS), f"{text}: {sorted(found ^ set(OTHERS))}"
 
 
@@ -99,16 +89,11 @@ def definitions() -> Iterator[tuple[str, str]]:
                     yield name, reason
 
 
-def limits_of(module: ModuleType) -> Iterator[tuple[str, Limit]]:
-    """Name and limit of each definition of a module, in its order."""
-    for name, value in vars(module).items():
-        if isinstance(value, Limit):
-            yield name, value
-
-
-def table(title: str, module: ModuleType) -> str:
-    """A section of the page: the heading and the table of one module."""
-    rows = (f"| `{name}` | {each.bounds} | {int(each):,} {each.unit} |" for name, each in limits_of(module))
+def table(title: str) -> str:
+    """A section of the page: a heading of the core's module, and the table of the limits below it."""
+    section = Path(limits.__file__).read_text(encoding="utf-8").partition(f"\n# {title}\n")[2].partition("\n# ")[0]
+    named = {name: getattr(limits, name) for name in re.findall(r"^([A-Z_]+) = ", section, re.MULTILINE)}
+    rows = (f"| `{name}` | {each.bounds} | {int(each):,} {each.unit} |" for name, each in named.items())
     return "\n".join([f"## {title}", "", "| limit | bounds | at most |", "|---|---|---|", *rows, "", ""])
 
 

@@ -14,7 +14,7 @@ from tessera.cli.queue import Queues, lines_of
 from tessera.controller.objects.pod_info import Workload
 from tessera.explain.kueue_rows import KueueRows
 from tessera.handover.spare_sizes import AUTO_MOST, SpareDemand, cheapest
-from tessera.limits.planning import SPARE_SLICES
+from tessera.limits import SPARE_SLICES
 from tessera.observe.queue_reading import QueueReading
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -11,7 +11,7 @@ from tessera.access.agent_pages import STALE
 from tessera.api.nodes.silence import Silence
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.client.errors import Forbidden
-from tessera.limits.nodes import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
+from tessera.limits import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 from tessera.observe.reading import read_usage
 from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Obj, UserInfo
 

@@ -7,7 +7,7 @@ from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.health import CARD_PLACE, CardHealth, CardState, Evidence, Finding, Holder
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, NodeUsage
-from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
+from tessera.limits import CARD_EVIDENCE, CARD_HOLDERS
 from tessera.observe.health_rows import RuleState, judge_fleet
 
 

@@ -17,7 +17,7 @@ import uvloop
 
 import tessera
 from tessera.clock import SystemClock
-from tessera.limits.processes import REVIEW_BODY
+from tessera.limits import REVIEW_BODY
 from tessera.serving.bounded_port import PORT_BYTES, PORT_CONNECTIONS, Bounds
 from tessera.serving.connection import server_context
 from tessera.webhook.serving.certificates import issue, load_certificate

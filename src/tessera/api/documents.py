@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem, quote_value, shorten
-from tessera.limits.messages import VALUE_SHOWN
-from tessera.limits.settings import SETTINGS_MISTAKES, SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES
+from tessera.limits import SETTINGS_MISTAKES, SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES, VALUE_SHOWN
 from tessera.nesting import NESTING, nests_deep
 from tessera.text import one_line
 

@@ -8,8 +8,7 @@ import re
 
 import msgspec
 
-from tessera.limits import Limit
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED, Limit
 
 IMAGE_REFERENCE = Limit(
     512,

@@ -31,8 +31,7 @@ import msgspec
 
 from tessera.kube.resources import ObjectMeta, Resource, Wire
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
-from tessera.limits.messages import ECHOED
-from tessera.limits.nodes import CARD_SLOTS, NAMES, NODE_CARDS
+from tessera.limits import CARD_SLOTS, ECHOED, NAMES, NODE_CARDS
 from tessera.mig.names import resource_spelling
 from tessera.text import count_noun
 

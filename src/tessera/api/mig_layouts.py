@@ -28,7 +28,7 @@ import msgspec
 from tessera.api.documents import first_document
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.problems import Notice, Problem, ProblemCollector, join_path, quote_value
-from tessera.limits.settings import MIG_LAYOUTS
+from tessera.limits import MIG_LAYOUTS
 from tessera.mig.geometry import Geometry, Profile
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS, model_by_product

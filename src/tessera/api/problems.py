@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits.messages import KEY_SHOWN, VALUE_SHOWN
-from tessera.limits.settings import SETTINGS_MISTAKES
+from tessera.limits import KEY_SHOWN, SETTINGS_MISTAKES, VALUE_SHOWN
 from tessera.text import list_alternatives
 
 

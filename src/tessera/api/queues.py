@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.kube.resources.meta import Resource, version_number
-from tessera.limits.planning import QUEUE_NAMESPACES, QUEUE_WEIGHT, SPARE_SLICES
+from tessera.limits import QUEUE_NAMESPACES, QUEUE_WEIGHT, SPARE_SLICES
 from tessera.mig.names import parse_profile_name, resource_spelling
 from tessera.text import one_line
 

@@ -12,7 +12,7 @@ from tessera.errors import UserError
 
 
 def _parse_reason(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
-    from tessera.limits.nodes import CORDON_REASON
+    from tessera.limits import CORDON_REASON
 
     reason = text.strip()
     if not reason or not reason.isprintable() or len(reason) > CORDON_REASON:

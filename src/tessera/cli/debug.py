@@ -89,7 +89,7 @@ def replay(file: Path, output: Output) -> None:
     Example:
       tessera debug replay controller.json
     """
-    from tessera.limits.processes import RECORD_SIZE
+    from tessera.limits import RECORD_SIZE
     from tessera.replay.recorder import read_records
 
     try:

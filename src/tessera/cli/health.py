@@ -267,7 +267,7 @@ def _finding_lines(each: "PodFindings") -> Iterator[str]:
 
 
 def _wrap(text: str, first: str, others: str) -> Sequence[str]:
-    from tessera.limits.messages import FACT_SHOWN
+    from tessera.limits import FACT_SHOWN
 
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
     return textwrap.wrap(

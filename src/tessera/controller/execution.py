@@ -60,7 +60,7 @@ from tessera.kube.client.errors import (
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, hold_for
 from tessera.kube.resources import NODES, PODS, Pod, Resource
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from tessera.explain.topology_text import describe_each
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.kube.resources.meta import key_of
-from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
+from tessera.limits import CARD_EVIDENCE, CARD_HOLDERS
 from tessera.mig.names import is_device_profile
 from tessera.observe.usage_rows import activity, card_activity, held_part, throttle_reasons
 from tessera.reasons.words import verdict

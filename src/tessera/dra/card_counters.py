@@ -10,7 +10,7 @@ from decimal import Decimal
 import msgspec
 
 from tessera.dra.devices import Device
-from tessera.limits.nodes import CARD_SLOTS
+from tessera.limits import CARD_SLOTS
 from tessera.mig.geometry import Geometry, Profile
 from tessera.mig.names import resource_spelling
 

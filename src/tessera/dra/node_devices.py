@@ -26,7 +26,7 @@ from tessera.api.sharing.devices import SHARING_RULES
 from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
 from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
 from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
-from tessera.limits.nodes import CARD_SLOTS
+from tessera.limits import CARD_SLOTS
 from tessera.mig.geometry import Engines, Geometry, Placement, Profile, placement_mask
 
 #: Name of our driver, and of NVIDIA's, whose place it can take.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tessera.limits.messages import FACT_SHOWN
+from tessera.limits import FACT_SHOWN
 from tessera.text import list_names, one_line
 
 #: Begins the name, with the UID of their controller, under which the API for tenants explains several pods. No pod has

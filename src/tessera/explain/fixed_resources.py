@@ -43,7 +43,7 @@ from tessera.explain.scheduler_words import (
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import key_of
-from tessera.limits.planning import NEIGHBOUR_STEPS
+from tessera.limits import NEIGHBOUR_STEPS
 from tessera.reasons.node_rules import NodeRule
 from tessera.text import count_noun, list_names
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tessera.api.names import QUEUE_LABEL
 from tessera.api.pods.misplaced_keys import NAMESPACE_LABELS, NODE_LABELS
 from tessera.kube.resources import Namespace, Node, Pod, ResourceQuota
-from tessera.limits.messages import FACT_SHOWN
+from tessera.limits import FACT_SHOWN
 from tessera.text import one_line
 
 #: Annotation in which Kubernetes says what a LimitRange wrote into a pod.

@@ -37,7 +37,7 @@ from tessera.explain.node_startup import describe_startup, explain_startup
 from tessera.explain.offered_resources import describe_blocked_devices, dynamic_resources
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
-from tessera.limits.messages import FACT_SHOWN
+from tessera.limits import FACT_SHOWN
 from tessera.text import count_noun, list_names, one_line
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); None stands for any value.

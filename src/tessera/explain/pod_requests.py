@@ -15,7 +15,7 @@ from tessera.explain.offered_resources import extended_requests, format_requests
 from tessera.explain.scheduler_words import scheduler_facts
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import NodeSelectorRequirement, Pod
-from tessera.limits.settings import NAMES_COMPARED
+from tessera.limits import NAMES_COMPARED
 from tessera.text import list_names, one_line
 
 #: Values that nodes have, as far as they are listed; requirements that are told.

@@ -47,7 +47,7 @@ from tessera.kube.resources import (
     ReplicaSet,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.limits.settings import NAMES_COMPARED
+from tessera.limits import NAMES_COMPARED
 
 if TYPE_CHECKING:
     from tessera.explain.claim_objects import ClaimObjects

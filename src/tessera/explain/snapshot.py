@@ -24,7 +24,7 @@ from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import CoreEvent, Deployment, Lease, Node, Pod, ReplicaSet, ResourceQuota
 from tessera.kube.resources.meta import key_of
-from tessera.limits.processes import LEASE_DURATION
+from tessera.limits import LEASE_DURATION
 from tessera.mig.names import is_device_profile
 from tessera.text import age, count_noun
 

@@ -15,7 +15,7 @@ Rules:
 5. A deleted Lease may have a holder that acts until its next renewal. A process that has seen the Lease before waits
    for its own duration before it creates it again; only a process that never saw it creates it at once.
 6. Any process may have written the content of a Lease. The log names other holders and the remedy, durations have a
-limit (:data:`~tessera.limits.processes.LEASE_DURATION`), and our own numbers stay within the API's limits.
+limit (:data:`~tessera.limits.LEASE_DURATION`), and our own numbers stay within the API's limits.
 7. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
    over at once.
 """
@@ -32,8 +32,7 @@ from tessera.clock import Clock, rfc3339_micro
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, BrokenAnswer, Conflict, NotFound
 from tessera.kube.resources import LEASES, Lease, LeaseSpec
-from tessera.limits.messages import FACT_SHOWN
-from tessera.limits.processes import LEASE_DURATION
+from tessera.limits import FACT_SHOWN, LEASE_DURATION
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

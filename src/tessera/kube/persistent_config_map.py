@@ -21,7 +21,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ Why no library: the official client's ``parse_quantity`` accepts ``1K``, ``1_000
 import re
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 
-from tessera.limits.messages import ECHOED
-from tessera.limits.settings import QUANTITY
+from tessera.limits import ECHOED, QUANTITY
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

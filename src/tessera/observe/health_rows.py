@@ -13,7 +13,7 @@ from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.health import TAKE_AWAY, TAKEN, CardHealth, CardState, fill_card
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import LeaseUsage, NodeUsage
-from tessera.limits.nodes import CARD_EVIDENCE, CARD_HOLDERS
+from tessera.limits import CARD_EVIDENCE, CARD_HOLDERS
 
 #: Order of the states, the worst first.
 STATES = (

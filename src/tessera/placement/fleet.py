@@ -14,7 +14,7 @@ from heapq import merge
 
 from msgspec import structs
 
-from tessera.limits.planning import CARD_MODELS
+from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
 from tessera.placement.card_groups import CardGroups, NodeOrder
 from tessera.placement.card_table import CardTable, RequestMix

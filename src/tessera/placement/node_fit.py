@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from tessera.limits.planning import CARD_MODELS
+from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
 from tessera.placement.card_comparison import Comparison, OrderedRule
 from tessera.placement.card_table import CardTable

@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from tessera.limits import Limit
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED, Limit
 from tessera.nesting import decode_json
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.limits.pods import GANG_SIZE
+from tessera.limits import GANG_SIZE
 from tessera.mig.names import CARD_SLOTS, RESOURCE_PREFIX, is_device_profile, resource_spelling
 from tessera.reasons.node_rules import name_rule
 from tessera.reasons.reason import (

@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from tessera.limits.processes import RECORD_SIZE
+from tessera.limits import RECORD_SIZE
 from tessera.replay.state_codec import encode
 
 #: Bytes of JSON that the recorder of one function keeps: 500 plans of five nodes, 3 of a thousand nodes.

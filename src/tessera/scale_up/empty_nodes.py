@@ -18,7 +18,7 @@ import msgspec
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits import DECISION_STEPS
 from tessera.placement.batch import Plan
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import Fleet

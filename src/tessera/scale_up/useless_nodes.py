@@ -31,7 +31,7 @@ from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_constraints import NodeConstraints, find_refusal
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits import DECISION_STEPS
 from tessera.placement.node_fit import NodeShapes, Shape, none_could_hold
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, name_rule

@@ -58,7 +58,7 @@ STATUS_REQUESTS = 20
 #: twentieth of it; kubelet then restarts the process.
 STANDSTILL = 30_000
 
-#: The limits of the port; see :mod:`tessera.limits.processes`.
+#: The limits of the port; see :mod:`tessera.limits`.
 BOUNDS = Bounds(connections=STATUS_CONNECTIONS, bytes=STATUS_BYTES, header=STATUS_HEADER, idle_time=STATUS_IDLE_TIME)
 #: Seconds between two heartbeats.
 _BEAT = 1.0

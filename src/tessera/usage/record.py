@@ -23,9 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from tessera.limits import Limit
-from tessera.limits.messages import ECHOED
-from tessera.limits.nodes import NODE_CARDS
+from tessera.limits import ECHOED, NODE_CARDS, Limit
 from tessera.text import one_line
 
 #: Most rows of an hour or a day in the record of GPU-hours; the smallest of the namespace with the most rows are added

@@ -19,14 +19,14 @@ from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.pods.size_limits import PodSize, find_size_excess
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.limits.processes import REVIEW_TIME
+from tessera.limits import REVIEW_TIME
 from tessera.status_pages import OnListening
 
 
 class Rule(Enum):
     """The rules for which a pod is refused; the value is a label of ``tessera_refusals_total``."""
 
-    #: The pod exceeds a limit of :mod:`tessera.limits.pods`.
+    #: The pod exceeds a limit of :mod:`tessera.limits`.
     SIZE = "size"
     #: The review used its time.
     REVIEW_TIME = "review_time"

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.mig_layouts import DISABLED
 from tessera.api.names import MIG_CONFIG_LABEL
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud

@@ -17,7 +17,7 @@ import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC
 from tessera.driver.build.orders import KERNEL
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 from tessera.nvml.simulated.machine_state import SimCard, parse_spec
 from tessera_lab.apiserver.kinds import versions
 from tessera_lab.kubelet.context import KubeletOptions

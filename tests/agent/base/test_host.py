@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.host import SENTINEL, SYSTEMCTL, run_on_host
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 
 ENDED = "`systemctl reboot` on the host ended with"
 NEEDS = "the agent's container must be privileged and have hostPID, and the host needs systemd"

@@ -12,7 +12,7 @@ from tessera.agent.node_status.node_facts import layout_condition, mps_condition
 from tessera.api.problems import Notice
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.kube.resources import Condition
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 
 DESIRED = DesiredSharing(name="slice-4", reason="the cluster's default")
 KEPT = DesiredSharing(name="slice-2", problem='names the profile "slice-3"', problem_reason="ProfileMissing")

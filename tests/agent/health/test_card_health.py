@@ -10,7 +10,7 @@ from tessera.agent.health.card_health import describe_card
 from tessera.agent.health.fault import Fault, Hysteresis
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.health import ROW_REMAPPING, CardState
-from tessera.limits.nodes import CARD_EVIDENCE
+from tessera.limits import CARD_EVIDENCE
 
 
 def fault(source: str, reaction: Reaction, *, since: float = 0.0, gi: int = -1, reset: bool = False) -> Fault:

@@ -23,7 +23,7 @@ from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.health import CardState
-from tessera.limits.nodes import NODE_CARDS
+from tessera.limits import NODE_CARDS
 
 DAY = 86_400.0
 #: Seconds between two faults that are two falls.

@@ -31,7 +31,7 @@ from tessera.api.nodes.health import (
     Holder,
 )
 from tessera.explain.fleet_map import map_fleet, pods_of
-from tessera.limits.nodes import CARD_HOLDERS
+from tessera.limits import CARD_HOLDERS
 from tessera.nvml.measurements import Absence, Measurements, Quantity
 from tessera.observe.health_terms import explain_term
 from tessera.observe.usage_rows import card_rows

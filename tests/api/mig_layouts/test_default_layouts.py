@@ -10,7 +10,7 @@ from tessera.api.mig_layouts import (
     resolve_targets,
 )
 from tessera.controller.defaults import default_layouts
-from tessera.limits.settings import MIG_LAYOUTS
+from tessera.limits import MIG_LAYOUTS
 from tessera.mig.geometry import GpuModel
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import MODELS, model_by_short_name

@@ -17,7 +17,7 @@ from tessera.api.nodes.card_faults import (
     encode_spared,
 )
 from tessera.api.nodes.health import describe_xid
-from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES
+from tessera.limits import NODE_CARDS, NODE_INDEXES
 
 CARDS = tuple(ListedCard(number, f"GPU-{number}") for number in range(8))
 FAULT = CardFault("GPU-1", "XID 48", 1_700_000_000)

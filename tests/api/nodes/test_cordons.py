@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.nodes.node_marks import Cordon, cordon_key, read_cordons
-from tessera.limits.nodes import CORDON_REASON, NODE_CARDS
+from tessera.limits import CORDON_REASON, NODE_CARDS
 
 
 def test_each_annotation_cordons_one_card() -> None:

@@ -17,7 +17,7 @@ from tessera.api.nodes.offers import (
     encode_offers,
     placement_offers,
 )
-from tessera.limits.nodes import OFFERS_TEXT
+from tessera.limits import OFFERS_TEXT
 from tessera.offers import GIB, Offer, OfferedKind
 
 WHOLE = NodeOffer(

@@ -14,7 +14,7 @@ from tessera.api.nodes.preflights import (
     encode_tests,
     write_rate,
 )
-from tessera.limits.nodes import NODE_CARDS
+from tessera.limits import NODE_CARDS
 
 AT = 1_700_000_000
 PASSED = CardTest(index=0, gpu="GPU-a", at=AT, rates={"memory_bandwidth": 1.31e12, "product": 1.7e13})

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.api.pods.requirements import RequirementError, requirements_of
-from tessera.limits.pods import REQUIRED_MEMORY
+from tessera.limits import REQUIRED_MEMORY
 from tessera.offers import GIB, CapabilityBound, Requirements
 
 MEMORY = ("annotation tessera.dev/gpu-memory: ", "write for example 10Gi")

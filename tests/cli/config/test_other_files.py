@@ -10,7 +10,7 @@ from tests.support.cost import run_within
 from tessera.cli.config.files import check_file
 from tessera.cli.config.part_report import PartReport
 from tessera.cli.main import main
-from tessera.limits.settings import MIG_LAYOUTS, SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
+from tessera.limits import MIG_LAYOUTS, SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
 
 #: The file that mig-parted's package installs, shortened (deployments/systemd/hooks-default.yaml).
 HOOKS = """\

@@ -29,7 +29,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, EVENTS, NAMESPACES
 from tessera.kube.resources.meta import resource_for
-from tessera.limits.settings import INSTALL_OPTIONS
+from tessera.limits import INSTALL_OPTIONS
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual

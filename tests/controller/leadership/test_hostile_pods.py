@@ -13,7 +13,7 @@ from tessera.controller.objects.pod_constraints import POD_LABELS
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.slicing.state.instructions import RecordEvent
 from tessera.kube.resources import Pod
-from tessera.limits.planning import DECISION_STEPS, NEIGHBOUR_STEPS
+from tessera.limits import DECISION_STEPS, NEIGHBOUR_STEPS
 
 #: A step of planning is worth so many comparisons.
 COMPARISONS_A_STEP = 4

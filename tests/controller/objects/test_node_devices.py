@@ -8,7 +8,7 @@ import pytest
 from tessera.api.nodes.offers import NodeOffer, OfferKind
 from tessera.controller.objects.node_info import NodeDevices, read_devices
 from tessera.kube.resources import Node
-from tessera.limits.nodes import NODE_DEVICES
+from tessera.limits import NODE_DEVICES
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 

@@ -11,7 +11,7 @@ from tessera.controller.slicing.cycle import take_in, writes
 from tessera.controller.slicing.cycle.take_in import ABSORBED_CHANGES
 from tessera.controller.slicing.state.events import WritesDue
 from tessera.controller.slicing.state.instructions import PatchRequests, ReportPodCondition
-from tessera.limits.planning import BATCH_PODS
+from tessera.limits import BATCH_PODS
 
 CARDS = 4
 

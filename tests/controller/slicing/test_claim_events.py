@@ -7,7 +7,7 @@ from tests.support.claim_cluster import ClaimCluster, request
 from tests.support.device_claims import profile_class
 
 from tessera.dra.node_devices import DRIVER
-from tessera.limits.pods import POD_SLICES
+from tessera.limits import POD_SLICES
 
 ONE, THREE = "mig-1g.5gb.tessera.dev", "mig-3g.20gb.tessera.dev"
 

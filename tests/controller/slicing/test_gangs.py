@@ -15,7 +15,7 @@ from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_constraints import ANYWHERE
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import PatchRequests, Ungate
-from tessera.limits.pods import GANG_SIZE
+from tessera.limits import GANG_SIZE
 from tessera.placement.cards import FleetCard
 from tessera.placement.fleet import Fleet
 from tessera.reasons.reason import Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull

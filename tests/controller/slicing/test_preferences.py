@@ -20,7 +20,7 @@ from tessera.controller.objects.pod_preferences import PREFERENCES, read_prefere
 from tessera.controller.slicing.state.events import NodeObserved, StorageObserved
 from tessera.handover.local_models import MODELS, read_models
 from tessera.kube.resources import Node, Pod
-from tessera.limits.nodes import NODE_IMAGES
+from tessera.limits import NODE_IMAGES
 
 HOST = "kubernetes.io/hostname"
 

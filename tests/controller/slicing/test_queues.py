@@ -30,7 +30,7 @@ from tessera.controller.slicing.state.queue_ledger import Holding, QueueLedger
 from tessera.controller.slicing.state.waiting_pods import RETRIED_PODS
 from tessera.kube.resources import Taint, Toleration
 from tessera.kube.resources.selectors import Requirement
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits import DECISION_STEPS
 from tessera.reasons.node_rules import NodeRule, RuleKind, name_rule
 from tessera.reasons.reason import Full, NoNode, QueueFull, RuleCount
 from tessera.reasons.words import sentence

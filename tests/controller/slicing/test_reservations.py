@@ -16,7 +16,7 @@ from tessera.controller.slicing.state.events import EndsExpected, NodeObserved, 
 from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, SchedulingGate
 from tessera.kube.resources.meta import Uid
 from tessera.kube.resources.selectors import Requirement
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits import DECISION_STEPS
 from tessera.placement.reserved_slots import RESERVATION_SEARCHES
 from tessera.reasons.reason import NeverFits, Reserved
 from tessera.reasons.words import name_blockers, sentence

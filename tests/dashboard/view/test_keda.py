@@ -28,7 +28,7 @@ from tessera.dashboard.view.keda import (
     ScalerPort,
     read_trigger,
 )
-from tessera.limits.processes import SCALER_MESSAGE
+from tessera.limits import SCALER_MESSAGE
 from tessera.signals.page import LOAD, REPLICAS, ROOM, Service, SignalsPage
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 

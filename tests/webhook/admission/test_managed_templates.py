@@ -8,7 +8,7 @@ import pytest
 from tests.webhook.admission.test_impossible_devices import EIGHT, FOUR, container, groups
 
 from tessera.api.pods.templates import JOB, KINDS, TemplateKind, find_kind
-from tessera.limits.pods import POD_TEMPLATES
+from tessera.limits import POD_TEMPLATES
 from tessera.webhook.admission.device_admission import check_managed_templates
 from tessera.webhook.admission.review import Reviewer
 from tessera.webhook.base import MANAGED_TEMPLATE_PATH, TEMPLATE_PATH, PodRefused, Rule

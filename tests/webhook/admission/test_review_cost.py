@@ -8,7 +8,7 @@ import pytest
 from bench.reviews import bodies, cluster, review, reviewed
 from tests.support.cost import count_calls, run_within
 
-from tessera.limits.pods import (
+from tessera.limits import (
     NODE_AFFINITY_EXPRESSIONS,
     NODE_AFFINITY_TERMS,
     NODE_AFFINITY_VALUES,

@@ -11,7 +11,7 @@ from tests.webhook.admission.test_decision import GATE, cluster, needing
 
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.api.pods.templates import JOB, KINDS, TemplateKind, find_kind, find_templates
-from tessera.limits.pods import POD_TEMPLATES
+from tessera.limits import POD_TEMPLATES
 from tessera.webhook.admission.decision import decide_admission
 from tessera.webhook.admission.pod_json import apply_operations
 from tessera.webhook.admission.review import Reviewer, ReviewError

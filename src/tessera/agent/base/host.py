@@ -14,7 +14,7 @@ from tessera.api.nodes.repairs import RebootWay, Repairs
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NODES
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

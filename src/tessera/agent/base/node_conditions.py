@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.nodes.node_marks import CARD_CONDITIONS
 from tessera.kube.resources import Condition
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 
 ConditionStatus = Literal["True", "False", "Unknown"]

@@ -23,7 +23,7 @@ from typing import NewType
 import msgspec
 
 from tessera.api.names import PodUid
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 
 ContainerId = NewType("ContainerId", str)
 

@@ -21,7 +21,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Condition, Node
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,7 @@ from tessera.api.nodes.health import (
 )
 from tessera.api.nodes.preflights import CardTest, describe_test
 from tessera.api.nodes.repairs import RebootWay, Repairs
-from tessera.limits.messages import CONDITION_MESSAGE
-from tessera.limits.nodes import CARD_EVIDENCE
+from tessera.limits import CARD_EVIDENCE, CONDITION_MESSAGE
 from tessera.nvml.interface import GpuInfo
 from tessera.text import count_noun, one_line
 

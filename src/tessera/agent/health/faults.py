@@ -67,7 +67,7 @@ from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, Reac
 from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, UNREADABLE, describe_xid
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.nodes.repairs import PreflightMode, Repairs
-from tessera.limits.nodes import NODE_CARDS
+from tessera.limits import NODE_CARDS
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
 from tessera.nvml.xids import XID_OFF_THE_BUS

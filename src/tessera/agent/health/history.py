@@ -24,7 +24,7 @@ from tessera.agent.health.fault import Fault
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.preflights import CardTest
 from tessera.api.nodes.repairs import Repairs
-from tessera.limits.nodes import NODE_CARDS
+from tessera.limits import NODE_CARDS
 from tessera.text import count_noun
 
 #: Seconds for which a fault that is over is kept: falls are counted for that long.

@@ -38,7 +38,7 @@ from tessera.api.nodes.health import LOST_DATA, describe_fault, name_source
 from tessera.api.nodes.repairs import Repairs, is_made_anew, read_toleration
 from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.kube.resources import Condition, Pod
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.text import list_names, one_line
 
 #: The parts of cards that each pod holds.

@@ -29,7 +29,7 @@ from tessera.api.names import POD_PREFLIGHT, PodUid
 from tessera.api.nodes.preflights import CardTest, describe_test
 from tessera.kube.resources import Container, Pod
 from tessera.kubelet.interfaces import PluginError
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.nvml.interface import GpuInfo
 from tessera.text import one_line
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.api.nodes.node_topology import NETWORK_CARDS, UNKNOWN, JoinedCard, NodeTopology
-from tessera.limits.nodes import NAMES, NODE_CARDS
+from tessera.limits import NAMES, NODE_CARDS
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, GpuUuid, NvLink, PciPlace

@@ -60,7 +60,7 @@ from tessera.api.problems import FileRefused
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import SHARING_RULES, SharingKind
 from tessera.api.sharing.profile import PROFILE_LABEL, MigStrategy, SharingProfile
-from tessera.limits.nodes import CARD_SLOTS
+from tessera.limits import CARD_SLOTS
 from tessera.mig.layout_planning import Infeasible, plan_layout
 
 #: Layouts with this prefix leave cards to slices on demand.

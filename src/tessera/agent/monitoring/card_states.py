@@ -28,7 +28,7 @@ from tessera.api.nodes.health import (
     CardState,
     Holder,
 )
-from tessera.limits.nodes import CARD_HOLDERS
+from tessera.limits import CARD_HOLDERS
 from tessera.nvml.measurements import FABRIC_FLAGS, THROTTLE_REASONS, Absence, Measurements, Quantity
 from tessera.text import one_line
 

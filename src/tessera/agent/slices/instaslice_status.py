@@ -51,7 +51,7 @@ from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFou
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, Node
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, version_number
-from tessera.limits.nodes import NODE_CARDS
+from tessera.limits import NODE_CARDS
 from tessera.mig.names import resource_spelling
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.limits.nodes import CARD_SLOTS, NAMES, NODE_INDEXES
-from tessera.limits.settings import SHARING_REPLICAS
+from tessera.limits import CARD_SLOTS, NAMES, NODE_INDEXES, SHARING_REPLICAS
 
 #: Most units: a measured value or a time on the page `/usage` of an agent, in base units. A million times the memory of
 #: the largest card in bytes; sums of all cards stay finite.

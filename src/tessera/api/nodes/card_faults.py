@@ -17,7 +17,7 @@ import msgspec
 
 from tessera.api.nodes.health import TAKE_AWAY, UNREADABLE, Evidence, describe_xid
 from tessera.kube.resources import Node
-from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES, OFFERS, RESOURCE_ENTRIES
+from tessera.limits import NODE_CARDS, NODE_INDEXES, OFFERS, RESOURCE_ENTRIES
 from tessera.text import one_line
 
 #: Most faults in a node's annotation tessera.dev/cards, and in tessera.dev/spared-faults. 64 cards with four kinds of

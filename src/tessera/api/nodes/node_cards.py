@@ -47,7 +47,7 @@ from tessera.clock import parse_time_or_zero
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.limits.planning import CARD_MODELS
+from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
 
 #: Labels that mean GPUs with the value ``true``: NVIDIA's operator; Node Feature Discovery by NVIDIA's PCI vendor alone

@@ -40,8 +40,7 @@ from tessera.api.names import SHARED_CARDS, WHOLE_CARDS
 from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.kube.quantity import integer_value, milli_value, parse_quantity
 from tessera.kube.resources import Taint
-from tessera.limits.nodes import NODE_CARDS, NODE_DEVICES
-from tessera.limits.settings import QUANTITY, SHARING_REPLICAS
+from tessera.limits import NODE_CARDS, NODE_DEVICES, QUANTITY, SHARING_REPLICAS
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.text import one_line

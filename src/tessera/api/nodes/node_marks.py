@@ -28,8 +28,7 @@ import msgspec
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
 from tessera.kube.resources import Condition, Pod
-from tessera.limits.messages import CONDITION_MESSAGE
-from tessera.limits.nodes import CORDON_REASON, NODE_CARDS
+from tessera.limits import CONDITION_MESSAGE, CORDON_REASON, NODE_CARDS
 from tessera.text import one_line
 
 #: DaemonSet of the agents. This owner makes a pod an agent: every user may set the label, but only a user with rights

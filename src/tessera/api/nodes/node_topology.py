@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.nodes.bounds import Index, Name
-from tessera.limits.nodes import NODE_CARDS
+from tessera.limits import NODE_CARDS
 
 #: Most network cards of a node in the matrix of its cards; more are left out. HGX machines with 36 are known.
 NETWORK_CARDS = 64

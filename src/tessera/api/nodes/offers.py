@@ -20,7 +20,7 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.limits.nodes import OFFERS, OFFERS_TEXT
+from tessera.limits import OFFERS, OFFERS_TEXT
 from tessera.mig.models import model_by_product
 from tessera.mig.names import ProfileName, parse_profile_name
 from tessera.offers import GIB, CardProperties, Offer, OfferedKind, whole_gib

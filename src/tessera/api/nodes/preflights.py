@@ -10,8 +10,7 @@ from typing import Annotated
 import msgspec
 
 from tessera.clock import rfc3339
-from tessera.limits.messages import CONDITION_MESSAGE
-from tessera.limits.nodes import NODE_CARDS, NODE_INDEXES
+from tessera.limits import CONDITION_MESSAGE, NODE_CARDS, NODE_INDEXES
 from tessera.nvml.interface import GpuUuid
 from tessera.text import list_names, one_line
 

@@ -34,7 +34,7 @@ from tessera.api.nodes.node_marks import (
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_time_or_zero
 from tessera.kube.resources import Condition, Node, Pod
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.text import age, one_line
 
 _DAEMON_SET = f"{SYSTEM_NAMESPACE}/{AGENT_DAEMON_SET[-1]}"

@@ -13,7 +13,7 @@ import msgspec
 from tessera.api.nodes.bounds import Index, Name, Part, Replicas, Slots, Value, Words
 from tessera.api.nodes.health import CardHealth, Finding
 from tessera.api.nodes.node_topology import NodeTopology
-from tessera.limits.nodes import CARD_SLOTS
+from tessera.limits import CARD_SLOTS
 
 #: Most quantities of a card or MIG device on the page `/usage` of an agent. More than twice as many as an agent
 #: measures.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.kube.resources.meta import Resource
-from tessera.limits.pods import GANG_SIZE
+from tessera.limits import GANG_SIZE
 from tessera.text import one_line
 
 GANG_LABEL = "tessera.dev/gang"

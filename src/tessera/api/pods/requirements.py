@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
-from tessera.limits.pods import OWN_ANNOTATIONS, PRODUCTS, REQUIRED_MEMORY, REQUIREMENT
+from tessera.limits import OWN_ANNOTATIONS, PRODUCTS, REQUIRED_MEMORY, REQUIREMENT
 from tessera.offers import OPERATORS, CapabilityBound, Requirements
 from tessera.text import one_line
 

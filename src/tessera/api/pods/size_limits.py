@@ -7,7 +7,7 @@ cheap: it parses and compares nothing.
 from typing import NamedTuple
 
 from tessera.kube.resources import PodAffinity, PodAffinityTerm, PodSpec, TopologySpreadConstraint
-from tessera.limits.pods import (
+from tessera.limits import (
     HOST_PORTS,
     NODE_AFFINITY_EXPRESSIONS,
     NODE_AFFINITY_TERMS,

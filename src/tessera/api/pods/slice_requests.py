@@ -17,7 +17,7 @@ import msgspec
 from tessera.api.names import DEVICE_ENV, GPU_RESOURCES, LENDS_ANNOTATION, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Container, Pod
-from tessera.limits.pods import POD_SLICES
+from tessera.limits import POD_SLICES
 from tessera.text import one_line
 
 #: Digits of an amount that needs no check of its form.

@@ -38,7 +38,7 @@ from tessera.api.sharing.profile import (
     SharedResource,
     SharingProfile,
 )
-from tessera.limits.nodes import RESOURCE_ENTRIES
+from tessera.limits import RESOURCE_ENTRIES
 
 GPU_RESOURCE = "nvidia.com/gpu"
 #: Why an entry divides nothing on a node that lists no device to kubelet by name.

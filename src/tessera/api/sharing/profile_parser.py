@@ -29,7 +29,7 @@ from tessera.api.sharing.profile import (
     SharedResource,
     SharingProfile,
 )
-from tessera.limits.settings import SHARING_REPLICAS
+from tessera.limits import SHARING_REPLICAS
 
 T = TypeVar("T")
 

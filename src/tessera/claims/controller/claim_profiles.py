@@ -47,7 +47,7 @@ from tessera.dra.opaque_configs import ConfigRefused, check_configs, check_share
 from tessera.dra.requests import GUARD, ClaimDemand, ClaimRefused, DeviceDemand, read_demand
 from tessera.dra.resource_slices import SliceDevice
 from tessera.dra.selectors import DeviceSelectors
-from tessera.limits.nodes import CARD_SLOTS
+from tessera.limits import CARD_SLOTS
 from tessera.mig.models import model_by_product
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name
 from tessera.placement.demand import CardSpread

@@ -38,7 +38,7 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, DeviceClass, ResourceClaim
 from tessera.dra.limits import NAMESPACE_CARD_CHOICES
 from tessera.dra.resource_slices import ResourceSlice
-from tessera.limits.pods import POD_SLICES
+from tessera.limits import POD_SLICES
 from tessera.mig.names import plain_profile, resource_spelling
 from tessera.placement.demand import CardRule, CardSpread
 

@@ -11,7 +11,7 @@ import click
 from tessera.cli.base.durations import Duration
 from tessera.clock import SystemClock
 from tessera.errors import UserError
-from tessera.limits.messages import LINE_SHOWN
+from tessera.limits import LINE_SHOWN
 from tessera.text import one_line
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import click
 
 from tessera import text
-from tessera.limits.messages import LINE_SHOWN
+from tessera.limits import LINE_SHOWN
 from tessera.text import one_line
 
 #: Columns between two cells.

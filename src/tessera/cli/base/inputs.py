@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import click
 
 from tessera.cli.base.connection import CommandError
-from tessera.limits.processes import INPUT_FILE
+from tessera.limits import INPUT_FILE
 
 
 class Number(click.FloatRange):
@@ -43,7 +43,7 @@ def read_text(file: Path) -> str:
     """The text of a file; ``-`` is standard input.
 
     Raises:
-        CommandError: it cannot be read, is longer than :data:`~tessera.limits.processes.INPUT_FILE`, or is not UTF-8.
+        CommandError: it cannot be read, is longer than :data:`~tessera.limits.INPUT_FILE`, or is not UTF-8.
     """
     try:  # a pipe or a device has no size beforehand
         with _standard_input() if str(file) == "-" else file.open("rb") as opened:

@@ -13,7 +13,7 @@ import msgspec
 from tessera.kube.client.errors import Status, error_from_response
 from tessera.kube.client.requests import Request
 from tessera.kube.transport.http import HttpTransport
-from tessera.limits.processes import RECORD_SIZE
+from tessera.limits import RECORD_SIZE
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 #: Channels of the protocol.

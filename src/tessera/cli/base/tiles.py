@@ -12,7 +12,7 @@ from tessera.cli.base.console import COLOUR
 from tessera.cli.base.usage import SHARES
 from tessera.explain.card_map import CardHolder, MappedCard, NodeCards, PendingNode, Tile
 from tessera.explain.fleet_map import FREE, HELD, ModelSummary
-from tessera.limits.messages import FACT_SHOWN
+from tessera.limits import FACT_SHOWN
 from tessera.mig.geometry import Geometry, Placement
 from tessera.text import count_noun, list_names, one_line, percent
 

@@ -36,7 +36,7 @@ from tessera.gpu_operator.fields.keys import POD_KEYS, VALUES
 from tessera.gpu_operator.policies.nvidia_driver import KIND as DRIVER_KIND
 from tessera.gpu_operator.settings.embedded_values import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
 from tessera.gpu_operator.settings.settings_reader import OWN_KEY, POLICY_KIND
-from tessera.limits.messages import KEY_SHOWN
+from tessera.limits import KEY_SHOWN
 from tessera.text import one_line
 
 #: NVIDIA's API group.

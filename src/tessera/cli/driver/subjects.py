@@ -35,7 +35,7 @@ from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSourc
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 
 
 class ImageSubject(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
 from tessera.kube.watch.informer import Informer
-from tessera.limits.settings import INSTALL_OPTIONS
+from tessera.limits import INSTALL_OPTIONS
 from tessera.serving.status_server import serve_status
 from tessera.text import one_line
 

@@ -32,7 +32,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_preferences import Preference, dataset_preferences, model_preferences
 from tessera.kube.resources import NodeSelectorRequirement
 from tessera.kube.resources.selectors import union
-from tessera.limits.planning import NEIGHBOUR_STEPS
+from tessera.limits import NEIGHBOUR_STEPS
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind
 

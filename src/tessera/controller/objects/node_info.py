@@ -37,7 +37,7 @@ from tessera.api.nodes.node_cards import (
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.controller.objects.resource_amounts import Amounts, offered_by_agent, parse_amounts
 from tessera.kube.resources import Condition, Node, Taint
-from tessera.limits.nodes import NODE_DEVICES, NODE_IMAGES
+from tessera.limits import NODE_DEVICES, NODE_IMAGES
 from tessera.mig.names import CARD_SLOTS
 from tessera.placement.devices import SHARE_SLOTS
 from tessera.reasons.node_rules import NodeRule, RuleKind

@@ -30,7 +30,7 @@ from tessera.kube.resources import (
     Toleration,
 )
 from tessera.kube.resources.selectors import Requirement, make_selector, parse_integer
-from tessera.limits.pods import POD_AFFINITY_TERMS, SELECTOR_VALUES
+from tessera.limits import POD_AFFINITY_TERMS, SELECTOR_VALUES
 from tessera.reasons.node_rules import NodeRule, RuleKind
 
 #: Taint effects that exclude a new pod; PreferNoSchedule only lowers a node's score.

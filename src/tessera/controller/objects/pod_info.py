@@ -52,7 +52,7 @@ from tessera.controller.objects.resource_amounts import Amounts, allocated_amoun
 from tessera.kube.resources import ContainerStatus, OwnerReference, Pod
 from tessera.kube.resources.meta import OBJECT_NAME, version_number
 from tessera.kube.resources.pods import DEFAULT_SCHEDULER
-from tessera.limits.pods import POD_SLICES
+from tessera.limits import POD_SLICES
 from tessera.placement.demand import CardSpread
 from tessera.text import one_line
 

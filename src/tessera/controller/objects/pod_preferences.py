@@ -20,7 +20,7 @@ from tessera.controller.objects.pod_constraints import (
     read_term,
 )
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinity
-from tessera.limits.pods import POD_AFFINITY_TERMS, SELECTOR_VALUES
+from tessera.limits import POD_AFFINITY_TERMS, SELECTOR_VALUES
 
 #: Weight of a soft spread constraint, which has none of its own: that of the strongest preference.
 SPREAD_WEIGHT = 100

@@ -34,7 +34,7 @@ from tessera.controller.slicing.state.reservation_rules import (
     reserved_for_others,
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits import DECISION_STEPS
 from tessera.mig.geometry import Geometry, Profile, free_slots
 from tessera.placement.fleet import Fleet
 from tessera.placement.step_budget import StepBudget

@@ -42,7 +42,7 @@ from tessera.controller.slicing.reservations.reserver import Reserver
 from tessera.controller.slicing.state.events import DecisionDue, SlicerEvent, WritesDue
 from tessera.controller.slicing.state.instructions import Instruction
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits import DECISION_STEPS
 from tessera.placement.reserved_slots import RESERVATION_SEARCHES
 from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider

@@ -26,7 +26,7 @@ from tessera.dashboard.proto import externalscaler_pb2 as keda
 from tessera.dashboard.view.external_metrics import require_fresh, value_of
 from tessera.kube.client.errors import ServiceUnavailable
 from tessera.kubelet.methods import Method, service
-from tessera.limits.processes import SCALER_CALLS, SCALER_MESSAGE
+from tessera.limits import SCALER_CALLS, SCALER_MESSAGE
 from tessera.signals.page import LOAD, SIGNALS, SignalsPage
 
 SERVICE = "externalscaler.ExternalScaler"

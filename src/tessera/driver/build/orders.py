@@ -20,7 +20,7 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import tags
 from tessera.driver.resolution import ImageKind
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 
 
 class UnbuildableError(ValueError):

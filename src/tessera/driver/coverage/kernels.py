@@ -36,7 +36,7 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import openshift_release
 from tessera.driver.limits import APT_INDEX, KERNEL_LIST, NEXT_KERNELS, RELEASE_DOCUMENT
 from tessera.driver.nodes.node_facts import page_kib
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 from tessera.nesting import decode_json
 
 #: The ConfigMap that the controller watches.

@@ -39,7 +39,7 @@ from tessera.api.nodes.node_marks import is_marked_silent
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import openshift_release
 from tessera.kube.resources import Condition, Node
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 from tessera.text import one_line
 
 #: Most characters: a node's annotation with the record of a driver change. A record with the longest cause has a fourth

@@ -14,7 +14,7 @@ from tessera.driver.driver_sets import DriverSet
 from tessera.driver.nodes.node_facts import CHANGING, DriverNodeFacts, UpgradeRecord
 from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods
 from tessera.kube.resources import Condition
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 
 #: Most characters: a node's annotation with the state of its driver. The longest that the controller writes stays

@@ -33,7 +33,7 @@ from tessera.driver.registry.wire import (
     RegistryUnreachable,
     WrongArchitecture,
 )
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -34,7 +34,7 @@ from tessera.kube.resources import CONFIGMAPS, PODS, Node, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

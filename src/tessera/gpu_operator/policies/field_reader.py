@@ -13,12 +13,19 @@ import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.gpu_operator.fields.without_effect import is_set
-from tessera.gpu_operator.limits import POLICY_TEXT
 from tessera.gpu_operator.policies.driver_policy import DriverPolicy
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources.meta import OBJECT_NAME
 from tessera.kube.resources.selectors import parse_selector
+from tessera.limits import Limit
 
+#: Of the texts of a policy.
+POLICY_TEXT = Limit(
+    1_024,
+    "characters",
+    "a text in a ClusterPolicy or NVIDIADriver, but for values of environment variables",
+    "names, paths and versions are far shorter; they are written into driver pods",
+)
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 

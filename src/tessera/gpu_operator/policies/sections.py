@@ -13,7 +13,6 @@ import msgspec
 
 from tessera.api.image_reference import IMAGE_REFERENCE
 from tessera.api.problems import join_path, quote_value
-from tessera.gpu_operator.limits import IMAGE_MIRRORS
 from tessera.gpu_operator.policies import chart_defaults as chart
 from tessera.gpu_operator.policies.driver_policy import (
     BUILD_REPOSITORY_ANNOTATION,
@@ -30,7 +29,9 @@ from tessera.gpu_operator.policies.driver_policy import (
     WaitForCompletion,
 )
 from tessera.gpu_operator.policies.field_reader import FieldReader
+from tessera.limits import Limit
 
+IMAGE_MIRRORS = Limit(8, "repositories", "mirrors that a policy's annotation names", "each is asked for every image")
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 

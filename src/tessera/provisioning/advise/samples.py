@@ -21,8 +21,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.problems import FileRefused, ProblemCollector
-from tessera.limits import Limit
-from tessera.limits.messages import ECHOED
+from tessera.limits import ECHOED, Limit
 from tessera.nesting import decode_json
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 

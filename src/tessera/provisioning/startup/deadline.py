@@ -26,7 +26,7 @@ from tessera.api.nodes.node_marks import PROVISIONED as PROVISIONED_CONDITION
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.resources import Node, Taint
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, current_phase
 from tessera.provisioning.node_readiness import (
     allocatable_text,

@@ -19,7 +19,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
-from tessera.limits.messages import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import HistoryStore, ProvisioningMetrics

@@ -39,7 +39,7 @@ from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.api.nodes.node_cards import DeviceCounts
 from tessera.api.pods.templates import TemplateKind, find_templates, has_pods, runs_elsewhere
 from tessera.kube.quantity import count_or_zero
-from tessera.limits.pods import POD_TEMPLATES
+from tessera.limits import POD_TEMPLATES
 from tessera.offers import Nodes
 from tessera.reasons.words import cannot_hold
 from tessera.text import one_line

@@ -28,7 +28,7 @@ from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION
 from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION, SIZE_OF_JOB, GangError, read_gang
 from tessera.api.pods.size_limits import PodSize
 from tessera.api.pods.templates import JOB, TemplateKind
-from tessera.limits.pods import GANG_SIZE
+from tessera.limits import GANG_SIZE
 from tessera.text import one_line
 from tessera.webhook.base import PodRefused, Rule
 

@@ -38,7 +38,7 @@ from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.kube.resources.pods import PodSpec
-from tessera.limits.processes import REVIEW_BODY
+from tessera.limits import REVIEW_BODY
 from tessera.nesting import decode_json
 from tessera.offers import Nodes
 from tessera.text import one_line

@@ -23,7 +23,7 @@ import msgspec
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
 from tessera.api.pods.requirements import PREFIX
 from tessera.api.pods.templates import Path, TemplateKind, find_templates, is_queued
-from tessera.limits.pods import POD_TEMPLATES
+from tessera.limits import POD_TEMPLATES
 from tessera.webhook.admission.decision import refuse_share_counts, translate_requirements
 from tessera.webhook.admission.pod_json import Operation, PodSchema, Spec, apply_operations, size_of, write_gang_size
 from tessera.webhook.admission.slice_admission import patch_for_slices

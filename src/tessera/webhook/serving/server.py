@@ -13,7 +13,7 @@ from inspect import isawaitable
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tessera.limits.processes import REVIEW_BODY
+from tessera.limits import REVIEW_BODY
 from tessera.serving.bounded_port import BOUNDS, Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.status_server import listening_socket

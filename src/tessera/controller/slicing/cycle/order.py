@@ -34,7 +34,7 @@ from tessera.controller.slicing.state.reservation_rules import counts_for_queue,
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.controller.slicing.state.waiting_pods import rank
-from tessera.limits.planning import BATCH_PODS
+from tessera.limits import BATCH_PODS
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import QueueFull
 

@@ -40,7 +40,7 @@ from tessera.controller.slicing.state.reservation_rules import (
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pods import Rank, rank
-from tessera.limits.planning import DECISION_STEPS
+from tessera.limits import DECISION_STEPS
 from tessera.placement.reserved_slots import hold_slots
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import QueueFull, Reason

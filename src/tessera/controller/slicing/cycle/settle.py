@@ -29,7 +29,7 @@ from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState, competes_for_room
-from tessera.limits.planning import BATCH_PODS
+from tessera.limits import BATCH_PODS
 from tessera.reasons.reason import NoNode, Reason
 
 

@@ -35,7 +35,7 @@ from tessera.controller.slicing.state.events import (
     TimePassed,
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.limits.planning import BATCH_PODS
+from tessera.limits import BATCH_PODS
 
 #: Most changes: changed nodes and pods that one step of the controller takes in if they are many, and the pods of the
 #: last node. Some 25 ms; a start and the first use of whole cards change everything, and other work goes on between

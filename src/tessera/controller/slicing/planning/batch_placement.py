@@ -22,7 +22,7 @@ from tessera.controller.objects.pod_preferences import Preference
 from tessera.controller.slicing.planning.replicas import APART, ReplicaPlaces, Replicas
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.slicer_state import AllocationTable
-from tessera.limits.planning import BATCH_PODS
+from tessera.limits import BATCH_PODS
 from tessera.placement.batch import Plan
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet

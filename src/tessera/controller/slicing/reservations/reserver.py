@@ -15,7 +15,7 @@ Rules:
   node still refuses it, or when the slots are not expected to be free within a day. So no slot stays idle for a pod
   that cannot use it. Before the expected time, a refusal that the ends of pods on other slots of the node would lift
   does not count.
-- Number, share of the slots and cost are bounded (:mod:`tessera.limits.planning`).
+- Number, share of the slots and cost are bounded (:mod:`tessera.limits`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -31,7 +31,7 @@ from tessera.controller.objects.node_info import UNKNOWN_MODEL, NodeDevices, Nod
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import DEVICES, PodInfo
 from tessera.controller.slicing.state.fleet_inventory import FleetInventory
-from tessera.limits.planning import CARD_MODELS
+from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
 from tessera.placement.devices import device_geometry
 from tessera.placement.ratings.card_demand import CPU_STEP, MEMORY_STEP

@@ -16,7 +16,7 @@ from heapq import nsmallest
 
 from tessera.api.names import PodUid
 from tessera.api.queues import HALF_LIFE, Queue, Share
-from tessera.limits.planning import SPARE_SLICES
+from tessera.limits import SPARE_SLICES
 
 #: Most queues whose usage the controller remembers. Some 650 bytes each; of more, the namespaces without a Queue that
 #: hold nothing and have used least are forgotten.
