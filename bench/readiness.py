@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.node_files import MarkerFiles
+from tessera.agent.base.settings import AgentOptions
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY

@@ -25,9 +25,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.options import MetricNames
-from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.host import ProcessTable
+from tessera.agent.base.settings import MetricNames
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.agent.monitoring.exporter import PERIOD

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.options import MetricNames
+from tessera.agent.base.settings import MetricNames
 from tessera.agent.monitoring.families import (
     COUNTER,
     GPU_FAMILIES,

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from tests.support.cost import run_within
 from tests.support.searching import examples
 
-from tessera.agent.base.node_conditions import bound_messages, conditions_manifest
+from tessera.agent.base.node_objects import bound_messages, conditions_manifest
 from tessera.agent.config import ConfigMapFiles, select_layout, select_profile
 from tessera.agent.node_status.node_facts import sharing_condition
 from tessera.api.documents import load_document

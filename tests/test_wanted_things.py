@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tessera.agent.base.desired_config import DesiredSharing
+from tessera.agent.base.settings import DesiredSharing
 from tessera.agent.mig_config.events import LayoutState, LayoutStatus
 from tessera.agent.node_status.node_facts import layout_condition, sharing_condition
 from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy

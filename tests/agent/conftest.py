@@ -17,8 +17,8 @@ from tests.support.api_clients import ADMINISTRATORS, in_process_client
 from tests.support.scenes import marked_scene, repeated_scene_player, scene_player
 
 from tessera.agent.base.host import RunOnHost
-from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.base.settings import AgentOptions
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.simulated.driver import InlineNvml, SimulatedPrograms

@@ -18,7 +18,7 @@ from tests.support.searching import examples
 from tests.support.slice_instructions import next_instruction
 from tests.support.slicer_cluster import merge
 
-from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.wake_ups import CallFailure
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition
 from tessera.agent.slices.events import (
     CreateComputeInstance,

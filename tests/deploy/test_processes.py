@@ -9,7 +9,7 @@ from tests.deploy.conftest import Installation, Obj
 
 from tessera import __version__
 from tessera.access.page_reader import READER_ACCOUNT
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.settings import AgentOptions
 from tessera.api.names import ADD_ONS, INSTASLICE_NAMESPACE, MPS_HOST_LABEL
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
 from tessera.cli import agent, controller, mps_host, webhook

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.options import MetricNames
+from tessera.agent.base.settings import MetricNames
 from tessera.agent.monitoring import exposition
 from tessera.agent.monitoring.families import GPU_FAMILIES, MIG_FAMILIES, Family, dcgm_families
 from tessera.agent.monitoring.findings import EXCESS, MEMORY_OVER_LIMIT, RULES

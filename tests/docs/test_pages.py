@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.support.satellites import whole_registry
 
-from tessera.agent.base.metrics import MemoryUsage, Metrics
+from tessera.agent.base.runtime import MemoryUsage, Metrics
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine

@@ -19,7 +19,7 @@ from tests.support.previous_version import previous_chart, previous_version, unp
 from tests.support.running_lab import RunningLab
 
 import tessera
-from tessera.agent.base.state_file import STATE_VERSION
+from tessera.agent.base.node_files import STATE_VERSION
 
 SYSTEM = ("-n", "tessera-system")
 #: The nodes by what their cards are used for, with their labels, and the pods that use them.

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.driver.kubelet_gate import GatedKubelet
 from tessera.claims.agent.claim_server import serve_claims
 from tessera.clock import SystemClock

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 from tests.support.agent_runtime import make_parts
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.host import ProcessTable
 from tessera.agent.base.node_objects import EventType
-from tessera.agent.base.options import AgentOptions, EnforcementMode
-from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.runtime import Metrics
+from tessera.agent.base.settings import AgentOptions, EnforcementMode
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.agent.base.processes import ProcessId
+from tessera.agent.base.host import ProcessId
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.gpu_inventory import CardShares
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition, claimed_geometry

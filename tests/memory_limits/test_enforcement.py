@@ -14,8 +14,8 @@ import pytest
 from tests.memory_limits.conftest import CONTAINER, GIB, Node, hog_and_neighbour, play
 from tests.support.cgroups import cgroup_hierarchies
 
-from tessera.agent.base.options import EnforcementMode
-from tessera.agent.base.processes import ProcessTable, parse_cgroup
+from tessera.agent.base.host import ProcessTable, parse_cgroup
+from tessera.agent.base.settings import EnforcementMode
 from tessera.api.names import PodUid
 from tessera.kube.resources import PODS
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.processes import ProcessId, ProcessTable
+from tessera.agent.base.host import ProcessId, ProcessTable
 from tessera.api.names import PodUid
 from tessera.memory_limits.enforcement import EnforcementOutcome, find_objection, signal_process
 from tessera.memory_limits.policy import CardUse, MemoryAction, MemoryDecision, ProcessUse

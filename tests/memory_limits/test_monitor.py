@@ -7,7 +7,7 @@ import signal
 import pytest
 from tests.memory_limits.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
 
-from tessera.agent.base.options import EnforcementMode
+from tessera.agent.base.settings import EnforcementMode
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION
 from tessera.nvml.errors import GpuLost
 

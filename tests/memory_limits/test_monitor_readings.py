@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.host import ProcessTable
 from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.agent.base.options import EnforcementMode
-from tessera.agent.base.processes import ProcessId
+from tessera.agent.base.host import ProcessId
+from tessera.agent.base.settings import EnforcementMode
 from tessera.api.names import PodUid
 from tessera.memory_limits.policy import (
     CardUse,

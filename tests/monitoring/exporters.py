@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from prometheus_client import generate_latest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.agent.base.metrics import MemoryUsage, Metrics
+from tessera.agent.base.runtime import MemoryUsage, Metrics
 from tessera.agent.monitoring.exposition import ExpositionOptions, render
 from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sample import (

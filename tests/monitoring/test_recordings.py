@@ -7,7 +7,7 @@ import pytest
 from monitoring.recordings import ACTIVITIES, CARDS, DEVICES, RECORDINGS
 from tests.monitoring.conftest import Promtool, series
 
-from tessera.agent.base.options import MetricNames
+from tessera.agent.base.settings import MetricNames
 from tessera.agent.monitoring.families import (
     COUNTER,
     GPU_FAMILIES,

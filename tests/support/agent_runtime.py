@@ -4,10 +4,9 @@ import random
 from dataclasses import fields
 from typing import Any
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.options import AgentOptions
-from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.runtime import AgentRuntime, Metrics
+from tessera.agent.base.settings import AgentOptions
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.replay.recorder import Recorders
 
 

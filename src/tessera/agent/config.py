@@ -31,11 +31,10 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
-from tessera.agent.base.options import ConfigMapName
+from tessera.agent.base.node_files import StateFile
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.settings import AppliedProfile, ConfigMapName, DesiredLayout, DesiredSharing
+from tessera.agent.base.wake_ups import Fact
 from tessera.api.mig_layouts import LayoutEntry, MigLayouts, parse_layouts
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.api.nodes.repairs import REPAIRS_KEY, Repairs, parse_repairs

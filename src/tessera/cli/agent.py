@@ -218,7 +218,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value has a wrong form.
     """
-    from tessera.agent.base.options import AgentOptions, EnforcementMode, MetricNames, ValidationMode
+    from tessera.agent.base.settings import AgentOptions, EnforcementMode, MetricNames, ValidationMode
     from tessera.api.sharing.profile import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -251,7 +251,7 @@ def _list_strategies(text: str) -> tuple[str, ...]:
 
 
 def _config_map(name: str, text: str) -> Any:
-    from tessera.agent.base.options import ConfigMapName
+    from tessera.agent.base.settings import ConfigMapName
 
     try:
         return ConfigMapName.parse(text)

@@ -106,7 +106,7 @@ def _report(work: Callable[[], int]) -> int:
 
 
 def _validate(folder: Path) -> int:
-    from tessera.agent.base.marker_files import MarkerFiles
+    from tessera.agent.base.node_files import MarkerFiles
     from tessera.cli.base.validation_steps import validate
 
     validate(MarkerFiles(folder), _say)
@@ -134,7 +134,7 @@ def _preflight(card: str | None, tools: bool, output: Output, *, quick: bool) ->
 
 
 def _validate_simulated(folder: Path) -> int:
-    from tessera.agent.base.marker_files import MarkerFiles
+    from tessera.agent.base.node_files import MarkerFiles
 
     markers = MarkerFiles(folder)
     for name in (TOOLKIT_READY, CUDA_READY):

@@ -53,7 +53,7 @@ async def _wait(names: tuple[str, ...], folder: Path, seconds: float | None, fou
     import asyncio
     from contextlib import aclosing
 
-    from tessera.agent.base.marker_files import MarkerFiles
+    from tessera.agent.base.node_files import MarkerFiles
 
     markers = MarkerFiles(folder)
     missing: list[str] = []

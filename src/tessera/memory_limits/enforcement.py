@@ -13,10 +13,10 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 
-from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.host import ProcessId, ProcessTable
 from tessera.agent.base.node_objects import EventType
-from tessera.agent.base.options import EnforcementMode
-from tessera.agent.base.processes import ProcessId, ProcessTable
+from tessera.agent.base.runtime import Metrics
+from tessera.agent.base.settings import EnforcementMode
 from tessera.api.names import PodUid
 from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import Pod

@@ -41,12 +41,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.metrics import MemoryUsage
-from tessera.agent.base.options import EnforcementMode
-from tessera.agent.base.processes import ProcessTable
-from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.host import ProcessTable
+from tessera.agent.base.node_files import StateFile
+from tessera.agent.base.runtime import AgentRuntime, MemoryUsage
+from tessera.agent.base.settings import EnforcementMode
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
 from tessera.agent.main.satellites import MemoryInputs, MemoryWatch

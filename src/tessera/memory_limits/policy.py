@@ -20,8 +20,8 @@ from enum import Enum
 
 import msgspec
 
-from tessera.agent.base.options import EnforcementMode
-from tessera.agent.base.processes import ProcessId
+from tessera.agent.base.host import ProcessId
+from tessera.agent.base.settings import EnforcementMode
 from tessera.api.names import SYSTEM_NAMESPACES, PodUid
 from tessera.replay.recorder import Decider
 

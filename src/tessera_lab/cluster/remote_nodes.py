@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.settings import AgentOptions
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL

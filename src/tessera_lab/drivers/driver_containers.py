@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tessera.agent.base.marker_files import MarkerFiles
+from tessera.agent.base.node_files import MarkerFiles
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.nvml.errors import InUse
 from tessera_lab.kubelet.images.catalogue import ImageProgram

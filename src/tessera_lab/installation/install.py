@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import RunOnHost
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.settings import AgentOptions
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.driver.hardware import DriverBackend, DriverHome
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.host import ProcessTable
 from tessera.clock import Clock
 from tessera.kubelet.sockets import CLAIM_PLUGIN_DIR, REGISTRY_DIR
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

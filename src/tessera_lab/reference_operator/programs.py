@@ -8,7 +8,7 @@ node counts its cards) and its CUDA pod are left out: no pod waits for them befo
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from tessera.agent.base.marker_files import MarkerFiles
+from tessera.agent.base.node_files import MarkerFiles
 from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
 from tessera_lab.drivers.driver_containers import Draw, exact_duration, run_until_stopped

@@ -10,9 +10,9 @@ from tests.support.agent_runtime import make_parts
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
-from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_objects import NodeMirror
-from tessera.agent.base.options import AgentOptions, ConfigMapName
+from tessera.agent.base.settings import AgentOptions, ConfigMapName
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.config import ConfigWatcher
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.base.desired_config import AppliedProfile, DesiredSharing
+from tessera.agent.base.settings import AppliedProfile, DesiredSharing
 from tessera.agent.config import ConfigMapFiles, select_profile
 from tessera.api.sharing.profile_parser import parse_profile
 

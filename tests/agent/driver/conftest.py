@@ -11,8 +11,8 @@ import pytest
 from tests.agent.conftest import NODE, MortalNvml, Scene
 from tests.support.scenes import marked_scene, repeated_scene_player, scene_player
 
-from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.base.options import ValidationMode
+from tessera.agent.base.node_files import MarkerFiles
+from tessera.agent.base.settings import ValidationMode
 from tessera.agent.driver.hardware import DriverHome
 from tessera.agent.main.lifecycle import run_lifecycle
 from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tessera.agent.base.marker_files import MarkerFile
-from tessera.agent.base.options import ValidationMode
+from tessera.agent.base.node_files import MarkerFile
+from tessera.agent.base.settings import ValidationMode
 from tessera.agent.driver.hardware import (
     DriverFacts,
     DriverFound,

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 from tests.agent.driver.conftest import VERSION, DriverScene
 
-from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
+from tessera.agent.base.wake_ups import EVERY, ChangeNotifier, Fact
 from tessera.agent.driver.gate import NvmlWithLossDetection
 from tessera.agent.driver.hardware import DriverHome, MachineDriver
 from tessera.agent.simulated.driver import InlineNvml, SimulatedDriver

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.driver.kubelet_gate import EMPTY_LISTS_TIMEOUT, GatedKubelet
 from tessera.clock import Clock, LoopClock, SystemClock
 from tessera.kubelet.grpc import GrpcKubelet

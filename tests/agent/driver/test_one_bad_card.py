@@ -11,8 +11,8 @@ from tests.agent.conftest import NODE
 from tests.agent.driver.conftest import DriverScene
 from tests.support.searching import SEARCHING
 
-from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.base.settings import ConfigMapName
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
 from tessera.agent.simulated.driver import InlineNvml, SimulatedPrograms

@@ -10,10 +10,10 @@ from tests.support.agent_runtime import make_parts
 from tests.support.scenes import marked_scene
 from tests.support.tasks import cancel_tasks
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.node_objects import EventType
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.runtime import Metrics
+from tessera.agent.base.settings import AgentOptions
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction

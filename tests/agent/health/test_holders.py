@@ -7,8 +7,8 @@ import pytest
 from tests.agent.inventory.test_device_users import GPU, Listing, Pods, accepted, listed, pod
 from tests.support.api_clients import in_process_client
 
-from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.node_objects import ApiMirror
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.health.pod_reporter import PartHolders
 from tessera.agent.inventory.device_state import DeviceScope, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader

@@ -9,7 +9,7 @@ import pytest
 from tests.agent.health.conftest import EPOCH, Agent, Node, play
 from tests.support.agent_runtime import make_parts
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope, Reaction, entry_health

@@ -12,7 +12,7 @@ from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
 from tessera.agent.base.node_objects import ApiMirror, ObjectEvents, changed_pod_facts
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.settings import AgentOptions
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_reporter import PartHolders, PodReporter
 from tessera.agent.inventory.device_state import DeviceUsers

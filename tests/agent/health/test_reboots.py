@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.agent.health.conftest import Agent, Node, play
 
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.node_files import StateFile
 from tessera.agent.health.repairs import REBOOT_DELAY, REBOOT_RETRY, StoredReboots
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.nodes.repairs import RebootWay, Repairs

@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 from prometheus_client import generate_latest
 
-from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.runtime import Metrics
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import GpuRead, InitialSyncDone, ObservedInstance, SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector

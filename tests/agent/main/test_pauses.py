@@ -17,7 +17,7 @@ from tests.support.api_clients import ADMINISTRATORS
 from tests.support.mortal_transport import ForwardingTransport
 from tests.support.scenes import play_scene
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.driver.gate import FIRST_PAUSE
 from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE
 from tessera.agent.sharing.occupancy import RETRY

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.wake_ups import CallFailure
 from tessera.agent.inventory.gpu_inventory import CardOwner, geometry_of
 from tessera.agent.mig_config.events import (
     CallFailed,

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from tests.agent.conftest import MortalNvml
 from tests.support.agent_runtime import make_parts
 
-from tessera.agent.base.change_notifier import EVERY, ChangeNotifier, Fact
-from tessera.agent.base.desired_config import DesiredLayout
+from tessera.agent.base.settings import DesiredLayout
+from tessera.agent.base.wake_ups import EVERY, ChangeNotifier, Fact
 from tessera.agent.inventory.gpu_inventory import CardOwnership, InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
 from tessera.agent.mig_config.events import LayoutState, LayoutStatus

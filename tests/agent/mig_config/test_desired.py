@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tessera.agent.base.desired_config import DesiredLayout
+from tessera.agent.base.settings import DesiredLayout
 from tessera.agent.inventory.gpu_inventory import CardOwner, CardShares, GpuState
 from tessera.agent.mig_config.events import CardGoal
 from tessera.agent.mig_config.reconciler import RejectedLayout, ResolvedLayout, resolve_layout

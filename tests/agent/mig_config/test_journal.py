@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.desired_config import DesiredLayout
+from tessera.agent.base.settings import DesiredLayout
 from tessera.agent.mig_config.events import InstancePlace
 from tessera.agent.mig_config.executor import LayoutJournal, LayoutRecord, digest_of
 from tessera.api.mig_layouts import LayoutEntry

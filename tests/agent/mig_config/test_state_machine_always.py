@@ -14,7 +14,7 @@ from tests.agent.mig_config.conftest import Bench
 from tests.support.mig_enumeration import Multiset, layouts, maximal_layouts, multisets
 from tests.support.searching import examples
 
-from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.wake_ups import CallFailure
 from tessera.agent.mig_config.events import (
     CallFailed,
     CallSucceeded,

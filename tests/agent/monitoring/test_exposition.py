@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.agent.monitoring.conftest import Rows
 
-from tessera.agent.base.options import MetricNames
+from tessera.agent.base.settings import MetricNames
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
 from tessera.agent.monitoring.families import (
     NVLINK_48,

@@ -8,9 +8,8 @@ import pytest
 from tests.support.agent_runtime import make_parts
 from tests.support.scenes import marked_scene
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import ServicePlan
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.settings import AgentOptions, ServicePlan
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.simulated.driver import InlineNvml, SimulatedDaemon, SimulatedLauncher

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from tests.support.agent_runtime import make_parts
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import ServicePlan
-from tessera.agent.base.options import AgentOptions
-from tessera.agent.base.processes import ProcessId
+from tessera.agent.base.host import ProcessId
+from tessera.agent.base.settings import AgentOptions, ServicePlan
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
 from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher

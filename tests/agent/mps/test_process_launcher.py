@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.agent.mps.host import RESOURCE, SOON, Host
 
-from tessera.agent.base.processes import ProcessId, ProcessTable
+from tessera.agent.base.host import ProcessId, ProcessTable
 from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.agent.mps.process_launcher import BINARY, DaemonProcess, ProcessLauncher, find_binary, is_alive, wait_end
 from tessera.agent.mps.state import MpsState

@@ -12,8 +12,8 @@ from tests.support.api_clients import in_process_client
 from tests.support.scenes import marked_scene
 from tests.support.tasks import cancel_tasks
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.node_conditions import NodeCondition
+from tessera.agent.base.node_objects import NodeCondition
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.inventory.gpu_inventory import (
     GpuInventory,
     read_gpu_inventory,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.base.node_conditions import NodeCondition
+from tessera.agent.base.node_objects import NodeCondition
 from tessera.agent.node_status.publisher import REPAIR_PAUSE
 from tessera.api.nodes.node_marks import CARD_CONDITIONS, CARDS_MANAGER, mark_silent
 from tessera.api.nodes.offers import decode_offers

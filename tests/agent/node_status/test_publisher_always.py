@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.agent.base.node_conditions import NodeCondition, bound_messages, read_conditions
+from tessera.agent.base.node_objects import NodeCondition, bound_messages, read_conditions
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, collect_label_facts
 from tessera.agent.node_status.labels import node_labels
 from tessera.agent.node_status.node_facts import node_offers

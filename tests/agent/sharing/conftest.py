@@ -10,9 +10,8 @@ from tests.support.agent_runtime import make_parts
 from tests.support.scenes import marked_scene, repeated_scene_player, scene_player
 from tests.support.tasks import cancel_tasks
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.desired_config import DesiredSharing
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.settings import AgentOptions, DesiredSharing
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.health.fault import CardProbed, CardsCordoned, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tessera.agent.base.desired_config import ContainerEdits
+from tessera.agent.base.settings import ContainerEdits
 from tessera.agent.sharing.allocate_response import (
     CDI_KIND,
     AllocateOptions,

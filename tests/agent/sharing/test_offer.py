@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tessera.agent.base.desired_config import AppliedProfile, DesiredSharing
+from tessera.agent.base.settings import AppliedProfile, DesiredSharing
 from tessera.agent.inventory.gpu_inventory import GpuState, read_gpu_inventory
 from tessera.agent.sharing.offer import AppliedSharing, choose_offer
 from tessera.agent.simulated.driver import InlineNvml

@@ -8,7 +8,7 @@ import msgspec
 from tests.agent.conftest import NODE, Scene
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME
 
-from tessera.agent.base.options import ConfigMapName
+from tessera.agent.base.settings import ConfigMapName
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera_lab.simulation.virtual_time import run_virtual

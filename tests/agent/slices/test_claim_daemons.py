@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.base.settings import ServicePlan
 from tessera.api.sharing.profile import ClientShare
 from tessera.claims.agent.claim_daemons import plan_daemon
 from tessera.dra.claims import DeviceConfig, OpaqueConfig

@@ -18,7 +18,7 @@ import pytest
 from tests.agent.conftest import NAMESPACE, NODE, MortalNvml, Place, Scene, run
 from tests.agent.main.test_killed_anywhere import succeed_the_dead
 
-from tessera.agent.base.options import ConfigMapName
+from tessera.agent.base.settings import ConfigMapName
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.claims.agent.claim_driver import GONE_CHECK

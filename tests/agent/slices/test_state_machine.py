@@ -3,7 +3,7 @@
 import pytest
 from tests.support.slice_instructions import next_instruction
 
-from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.wake_ups import CallFailure
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import (
     CreateComputeInstance,

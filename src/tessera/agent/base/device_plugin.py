@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.api.names import CDI_KIND, VISIBLE_DEVICES
 from tessera.kubelet.interfaces import Device, Mount, PluginOptions
 from tessera.nvml.interface import DeviceFile

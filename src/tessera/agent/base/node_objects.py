@@ -1,17 +1,23 @@
-"""The objects of one node on the API server: reads them, and records Events about them.
+"""The objects of one node on the API server: reads them, records Events about them, and forms the Node's conditions.
 
 The mirror follows the node, its pods and its Instaslice object by watches. All parts of the agent read from it, so they
 see the same state of the cluster. Where a watch that is behind would do harm, it asks the API server itself.
+
+Conditions of the Node report if the desired configuration of its cards is in force, and if not, why. ``Unknown`` means
+"in progress". The time of the last transition changes with the status only, as Kubernetes' API conventions require.
+The time of the last heartbeat is that of the last write, since the agent writes only changes.
 """
 
 import asyncio
 import functools
 import operator
 import random
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
-from tessera.agent.base.change_notifier import Fact
+import msgspec
+
+from tessera.agent.base.wake_ups import Fact
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import (
     DEVICE_API_LABEL,
@@ -22,15 +28,17 @@ from tessera.api.names import (
     PodUid,
 )
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
-from tessera.api.nodes.node_marks import Cordon, read_cordons
+from tessera.api.nodes.node_marks import CARD_CONDITIONS, Cordon, read_cordons
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.resources import NODES, PODS, Node, Pod, Resource
+from tessera.kube.resources import NODES, PODS, Condition, Node, Pod, Resource
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
+from tessera.limits import CONDITION_MESSAGE
+from tessera.text import one_line
 
 T = TypeVar("T")
 
@@ -297,3 +305,54 @@ class ObjectEvents:
         """Records an event of a pod: ``reason`` in CamelCase, ``text`` for people."""
         about = make_reference(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
         self._events.record(about, reason, text, type=kind)
+
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class NodeCondition(msgspec.Struct, frozen=True):
+    """One condition as the agent writes it on the Node."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+def bound_messages(conditions: Iterable[NodeCondition]) -> dict[str, NodeCondition]:
+    """The conditions by type, each message one printable line of bounded length."""
+    return {
+        each.type: msgspec.structs.replace(each, message=one_line(each.message, CONDITION_MESSAGE))
+        for each in conditions
+    }
+
+
+def read_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
+    """The agent's own conditions that a Node shows."""
+    truths: Mapping[str, ConditionStatus] = {"True": "True", "False": "False"}
+    return {
+        each.type: NodeCondition(each.type, truths.get(each.status, "Unknown"), each.reason, each.message)
+        for each in shown
+        if each.type in CARD_CONDITIONS
+    }
+
+
+def conditions_manifest(
+    conditions: Iterable[NodeCondition], since: MutableMapping[str, tuple[str, str]], now: str
+) -> list[dict[str, Any]]:
+    """The conditions by type, in the form of an apply.
+
+    Args:
+        conditions: all conditions to write on the Node.
+        since: by type, the last status and the time since which it holds; updated to these conditions.
+        now: the present time, RFC 3339.
+    """
+    found: list[dict[str, Any]] = []
+    before = dict(since)
+    since.clear()
+    for each in sorted(conditions, key=lambda condition: condition.type):
+        status, time = before.get(each.type, ("", now))
+        time = time if status == each.status else now
+        since[each.type] = (each.status, time)
+        found.append({**msgspec.to_builtins(each), "lastHeartbeatTime": now, "lastTransitionTime": time})
+    return found

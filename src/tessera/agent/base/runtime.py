@@ -1,16 +1,22 @@
-"""The values that most parts of an agent share."""
+"""What most parts of an agent share: the values of its process, and its metrics.
+
+Each agent has a registry of metrics of its own, so that many agents can run in one process.
+"""
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.host import RunOnHost
-from tessera.agent.base.metrics import Metrics
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tessera.agent.base.host import ProcessTable, RunOnHost
 from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents
-from tessera.agent.base.options import AgentOptions
-from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.settings import AgentOptions
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
@@ -18,6 +24,148 @@ from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.replay.recorder import Recorders
 from tessera.status_pages import JsonDocuments
+
+#: Seconds; a MIG call takes from some tens of milliseconds to a few seconds.
+_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that one pod holds on one shared card or MIG device, bytes; ``limit`` is 0 for a pod without a share."""
+
+    namespace: str
+    pod: str
+    gpu: str
+    used: int
+    limit: int
+
+
+class Metrics:
+    """The agent's metrics.
+
+    Attributes:
+        registry: the metrics that ``/metrics`` shows.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._calls = Histogram(
+            "tessera_mig_call_seconds",
+            "Duration of NVML calls that changed a card.",
+            ["call"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._failures = Counter(
+            "tessera_mig_call_failures", "NVML calls that failed.", ["call", "error"], registry=self.registry
+        )
+        self._claims = Histogram(
+            "tessera_claim_seconds",
+            "Time that PreStartContainer waited for a container's slices.",
+            ["outcome"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        for outcome in ("ready", "refused"):
+            self._claims.labels(outcome)  # a rate has no value for a series that begins with 1
+
+        self._gpu_events = Counter(
+            "tessera_gpu_events", "Hardware events by card and kind.", ["gpu", "event"], registry=self.registry
+        )
+        self._probes = Counter("tessera_gpu_probes", "Results of probes of cards.", ["result"], registry=self.registry)
+        self._fault_save_failures = Counter(
+            "tessera_gpu_fault_save_failures",
+            "Times that the known faults of cards could not be saved.",
+            registry=self.registry,
+        )
+        self._memory = Counter(
+            "tessera_memory_decisions",
+            "Decisions about pods on shared cards, and their results.",
+            ["action", "outcome"],
+            registry=self.registry,
+        )
+
+    def show_health(self, reactions: Callable[[], Mapping[str, int]]) -> None:
+        """Shows from now on the worst reaction that each card or one of its instances needs, 0 to 4."""
+        self.registry.register(_Health(reactions))
+
+    def show_memory(
+        self, usage: Callable[[], Sequence[MemoryUsage]], unattributed: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Shows from now on the memory of shared cards by pod, and the bytes of a card that no pod provably holds."""
+        self.registry.register(_Memory(usage, unattributed))
+
+    def count_hardware_event(self, gpu: str, event: str) -> None:
+        """Counts an event of a card that the driver reported."""
+        self._gpu_events.labels(gpu, event).inc()
+
+    def count_probe(self, result: str) -> None:
+        """Counts a probe of a card."""
+        self._probes.labels(result).inc()
+
+    def count_unsaved_faults(self) -> None:
+        """Counts a failed save of the faults of cards."""
+        self._fault_save_failures.inc()
+
+    def count_memory_decision(self, act: str, outcome: str) -> None:
+        """Counts a decision about a pod's memory: ``reported`` by an Event, ``counted``, or the action's result."""
+        self._memory.labels(act, outcome).inc()
+
+    def observe_call(self, call: str, seconds: float) -> None:
+        """Records the duration of a call that changed a card."""
+        self._calls.labels(call).observe(seconds)
+
+    def count_failed_call(self, call: str, error: str) -> None:
+        """Counts a refused call."""
+        self._failures.labels(call, error).inc()
+
+    def observe_claim(self, outcome: str, seconds: float) -> None:
+        """Records a claim: the container got its slices (``ready``) or did not (``refused``)."""
+        self._claims.labels(outcome).observe(seconds)
+
+
+class _Health(Collector):
+    """The worst reaction that a card or one of its instances needs."""
+
+    def __init__(self, reactions: Callable[[], Mapping[str, int]]) -> None:
+        self._reactions = reactions
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "tessera_gpu_health",
+            "Need of a card or of an instance on it: 0 nothing, 1 attention, 2 withheld, 3 a reset, 4 a reboot.",
+            labels=["gpu"],
+        )
+        for gpu, reaction in self._reactions().items():
+            family.add_metric([gpu], reaction)
+        yield family
+
+
+class _Memory(Collector):
+    """Memory of shared cards as it was last read."""
+
+    def __init__(
+        self, usage: Callable[[], Sequence[MemoryUsage]], unattributed: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._usage, self._unattributed = usage, unattributed
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        labels = ["pod", "namespace", "gpu"]
+        used = GaugeMetricFamily(
+            "tessera_memory_used_bytes", "Memory that a pod holds of a shared card.", labels=labels
+        )
+        limit = GaugeMetricFamily("tessera_memory_limit_bytes", "Memory that a pod may hold of it.", labels=labels)
+        for each in self._usage():
+            used.add_metric([each.pod, each.namespace, each.gpu], each.used)
+            limit.add_metric([each.pod, each.namespace, each.gpu], each.limit)
+        unattributed = GaugeMetricFamily(
+            "tessera_memory_unattributed_bytes",
+            "Used memory of a shared card that no pod is proven to hold.",
+            labels=["gpu"],
+        )
+        for gpu, amount in self._unattributed().items():
+            unattributed.add_metric([gpu], amount)
+        yield from (used, limit, unattributed)
+
 
 #: Reboots the node, or asks for that; returns or raises OSError soon, and the machine goes down after that.
 RebootNode = Callable[[], Awaitable[None]]

@@ -17,10 +17,10 @@ from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.base.options import ValidationMode
+from tessera.agent.base.node_files import MarkerFiles
 from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.base.settings import ValidationMode
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.driver.hardware import (
     DriverBackend,
     DriverFacts,

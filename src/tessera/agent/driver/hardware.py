@@ -17,9 +17,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.marker_files import MarkerFile, MarkerId
-from tessera.agent.base.options import ValidationMode
+from tessera.agent.base.node_files import MarkerFile, MarkerId
+from tessera.agent.base.settings import ValidationMode
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.clock import Clock
 from tessera.kubelet.inotify import watch_folder
 from tessera.nvml.asynchronous import AsyncNvml, ThreadedNvml

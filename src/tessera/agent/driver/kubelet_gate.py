@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.clock import Clock
 from tessera.kube.quantity import count_or_zero
 from tessera.kubelet.interfaces import (

@@ -8,10 +8,9 @@ condition says ``PausedForDriver``: NVML is closed by then.
 import logging
 from typing import Literal
 
-from tessera.agent.base.change_notifier import ChangeNotifier
-from tessera.agent.base.node_conditions import NodeCondition, conditions_manifest
-from tessera.agent.base.node_objects import NodeSource
+from tessera.agent.base.node_objects import NodeCondition, NodeSource, conditions_manifest
 from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.driver.hardware import WaitReason
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as CONDITION
 from tessera.api.nodes.driver_status import WAITING_FOR_KUBELET

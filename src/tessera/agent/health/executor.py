@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from tessera.agent.base.call_retries import RetryDelays
+from tessera.agent.base.wake_ups import RetryDelays
 from tessera.agent.health.fault import CardProbed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.clock import Clock

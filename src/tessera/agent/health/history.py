@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.metrics import Metrics
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.node_files import StateFile
+from tessera.agent.base.runtime import Metrics
 from tessera.agent.health.fault import Fault
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.preflights import CardTest

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.health.card_health import (
     HealthCondition,
     HealthEvents,

@@ -16,9 +16,9 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_conditions import Holdings, PodConditions, PodNotice, has_open_condition
 from tessera.agent.inventory.device_state import DeviceScope, DeviceUsers

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.call_retries import RetryDelays
+from tessera.agent.base.node_files import StateFile
 from tessera.agent.base.runtime import RebootNode
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.wake_ups import RetryDelays
 from tessera.agent.health.card_health import HealthEvents
 from tessera.agent.health.executor import CardHost, CardResetter
 from tessera.agent.health.fault import PreflightEnded

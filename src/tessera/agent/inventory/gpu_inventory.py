@@ -22,8 +22,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.node_files import StateFile
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.api.mig_layouts import MigCard
 from tessera.api.names import CLAIMED_CARD
 from tessera.api.sharing.devices import SHARING_RULES, GpuDescription, MigDevice, SharingKind

@@ -31,15 +31,13 @@ import msgspec
 from tessera.access.page_guard import PageGuard
 from tessera.access.page_reader import AGENT_AUDIENCE
 from tessera.access.reviewer import Reviewer
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.host import RunOnHost
-from tessera.agent.base.marker_files import MarkerFiles
+from tessera.agent.base.host import ProcessTable, RunOnHost
+from tessera.agent.base.node_files import MarkerFiles, find_newer_file
 from tessera.agent.base.node_objects import NodeMirror
-from tessera.agent.base.options import AgentOptions
-from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.runtime import AgentEnvironment
-from tessera.agent.base.state_file import find_newer_file
+from tessera.agent.base.settings import AgentOptions
 from tessera.agent.base.turn import HANDOVER_TIMEOUT, NodeTurn
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.driver.gate import DriverGate, OpenDriver
 from tessera.agent.driver.hardware import DriverBackend, DriverHome, WaitReason
 from tessera.agent.driver.kubelet_gate import GatedKubelet

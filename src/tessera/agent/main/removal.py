@@ -33,11 +33,11 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.node_objects import NodeSource, has_ended
-from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.runtime import AgentEnvironment
+from tessera.agent.base.settings import AgentOptions
 from tessera.agent.base.turn import NodeTurn
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.driver.gate import DriverGate
 from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.agent.inventory.device_state import DeviceUser, match_device_users

@@ -8,7 +8,7 @@ one signal. A part with a failure that it cannot repair ends the process, which 
 import asyncio
 import logging
 
-from tessera.agent.base.change_notifier import Fact
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.health.executor import SUSPECT_PROBE_INTERVAL
 from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.inventory.gpu_inventory import CardOwner, owner_of

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tessera.agent.base.metrics import MemoryUsage
-from tessera.agent.base.options import AgentOptions
-from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.runtime import AgentRuntime, MemoryUsage
+from tessera.agent.base.settings import AgentOptions
 from tessera.agent.health.preflight_runner import PreflightRunner, ProcessPreflight
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition

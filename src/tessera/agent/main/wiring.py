@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 from prometheus_client import generate_latest
 
-from tessera.agent.base.change_notifier import ChangeNotifier
 from tessera.agent.base.host import NodeReboot
+from tessera.agent.base.node_files import StateFile
 from tessera.agent.base.node_objects import NodeMirror, changed_facts, changed_pod_facts
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime, make_runtime
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.config import ConfigWatcher
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor

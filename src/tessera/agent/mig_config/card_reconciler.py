@@ -14,8 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.gpu_inventory import CardOwner, CardOwnership, GpuState, InventoryReader
 from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.events import (

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.wake_ups import CallFailure
 from tessera.agent.inventory.gpu_inventory import CardOwner
 from tessera.api.names import PodUid
 from tessera.mig.geometry import Geometry

@@ -19,10 +19,10 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.base.call_retries import CallFailure, RetryDelays
-from tessera.agent.base.desired_config import DesiredLayout
+from tessera.agent.base.node_files import StateFile
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.settings import DesiredLayout
+from tessera.agent.base.wake_ups import CallFailure, RetryDelays
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.events import (
     Call,

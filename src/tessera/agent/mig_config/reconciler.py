@@ -28,9 +28,9 @@ from difflib import get_close_matches
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.settings import DesiredLayout
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.gpu_inventory import (
     CardOwner,
     CardOwnership,

@@ -17,13 +17,13 @@ any two calls continues from the card, the goal and the places that a layout man
 The state machine knows no clock (``now`` is an argument, monotonic seconds), no NVML, no kubelet and no API server.
 
 :class:`EvictionRetries` has the keys of a card's calls and evictions, their delays, and when a failure is reported;
-:mod:`tessera.agent.base.call_retries` counts the failed calls. ``now`` is an argument everywhere, monotonic seconds.
+:mod:`tessera.agent.base.wake_ups` counts the failed calls. ``now`` is an argument everywhere, monotonic seconds.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 
-from tessera.agent.base.call_retries import CallFailure, CallRetries, FailedCall, RetryDelays
+from tessera.agent.base.wake_ups import CallFailure, CallRetries, FailedCall, RetryDelays
 from tessera.agent.inventory.gpu_inventory import CardOwner
 from tessera.agent.mig_config.diff import CardDiff, CardUsage, DiffImpossible, diff_card, place_of
 from tessera.agent.mig_config.events import (

@@ -27,9 +27,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.metrics import MemoryUsage
-from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.runtime import AgentRuntime, MemoryUsage
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.monitoring.card_states import CardStates, HealthSource
 from tessera.agent.monitoring.exposition import ExpositionOptions, XidHistory, render
 from tessera.agent.monitoring.findings import LeaseFindings, find_excess

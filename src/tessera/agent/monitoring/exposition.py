@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from tessera.agent.base.options import MetricNames
+from tessera.agent.base.settings import MetricNames
 from tessera.agent.monitoring.families import (
     COUNTER,
     GAUGE,

@@ -9,7 +9,7 @@ published keeps only its 4.8 name. ``DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL`` is a r
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tessera.agent.base.options import MetricNames
+from tessera.agent.base.settings import MetricNames
 from tessera.nvml.measurements import Quantity
 
 GAUGE, COUNTER = "gauge", "counter"

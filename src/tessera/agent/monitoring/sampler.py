@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.host import ProcessTable
 from tessera.agent.inventory.device_state import PodSource, match_device_users
 from tessera.agent.inventory.gpu_inventory import CardShares, GpuState, InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceLease

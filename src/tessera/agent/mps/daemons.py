@@ -24,9 +24,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.settings import ContainerEdits, ServicePlan
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.mps.interfaces import (
     ControlFailed,
     DaemonId,

@@ -19,7 +19,7 @@ from typing import NewType, Protocol
 
 import msgspec
 
-from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
+from tessera.agent.base.settings import ContainerEdits, ServicePlan
 from tessera.api.sharing.profile import ClientShare
 from tessera.kubelet.interfaces import Mount
 

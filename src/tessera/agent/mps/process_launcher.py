@@ -31,7 +31,7 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from tessera.agent.base.processes import ProcessId, ProcessTable
+from tessera.agent.base.host import ProcessId, ProcessTable
 from tessera.agent.mps.interfaces import (
     LOG_VARIABLE,
     PIPE_VARIABLE,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.node_files import StateFile
 from tessera.agent.mps.interfaces import DaemonId
 from tessera.clock import Clock
 from tessera.nvml.asynchronous import AsyncNvml

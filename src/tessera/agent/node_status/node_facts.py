@@ -17,8 +17,8 @@ from itertools import combinations
 
 import msgspec
 
-from tessera.agent.base.desired_config import DesiredSharing
-from tessera.agent.base.node_conditions import ConditionStatus, NodeCondition
+from tessera.agent.base.node_objects import ConditionStatus, NodeCondition
+from tessera.agent.base.settings import DesiredSharing
 from tessera.agent.config import ConfigWatcher
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.inventory.gpu_inventory import CardOwnership, GpuInventory, GpuState, InventoryReader

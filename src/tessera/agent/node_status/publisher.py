@@ -25,10 +25,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.node_conditions import NodeCondition, bound_messages, conditions_manifest, read_conditions
-from tessera.agent.base.node_objects import NodeSource
+from tessera.agent.base.node_objects import (
+    NodeCondition,
+    NodeSource,
+    bound_messages,
+    conditions_manifest,
+    read_conditions,
+)
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts, NodeMetadata, is_part
 from tessera.api.nodes.node_marks import HEALTH, is_marked_silent
 from tessera.clock import rfc3339

@@ -29,8 +29,8 @@ from typing import Self
 
 import msgspec
 
-from tessera.agent.base.desired_config import ContainerEdits
 from tessera.agent.base.device_plugin import MOUNTED_DEVICES
+from tessera.agent.base.settings import ContainerEdits
 from tessera.agent.inventory.card_topology import read_topology
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.api.names import VISIBLE_DEVICES

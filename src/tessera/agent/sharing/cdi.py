@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.device_plugin import OWN_DEFINITIONS, CdiDefinition, define_device, environment, write_cdi_file
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.sharing.allocate_response import CDI_KIND, needs_set, set_name, unique
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.api.sharing.devices import device_of

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.desired_config import ContainerEdits
 from tessera.agent.base.device_plugin import ResourcePlugin
+from tessera.agent.base.settings import ContainerEdits
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.inventory.device_state import StartCheck
 from tessera.agent.sharing.allocate_response import AllocateOptions, build_allocation, needs_set, set_name, unique
 from tessera.agent.sharing.cdi import CdiFile, CdiPublisher

@@ -33,8 +33,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.node_files import StateFile
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.inventory.device_state import DeviceUser, DeviceUsers
 from tessera.agent.sharing.allocate_response import needs_set, set_name
 from tessera.api.names import PodUid

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.base.desired_config import DesiredSharing, ServicePlan
+from tessera.agent.base.settings import DesiredSharing, ServicePlan
 from tessera.agent.inventory.device_state import CheckedDevice
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
 from tessera.agent.sharing.allocate_response import AllocateOptions

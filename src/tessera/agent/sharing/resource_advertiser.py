@@ -20,8 +20,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.desired_config import ServicePlan, drop_cards
+from tessera.agent.base.settings import ServicePlan, drop_cards
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.sharing.allocate_response import RETRY, DeviceNodes, unique

@@ -27,8 +27,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.node_files import StateFile
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.sharing.device_plugin import AllocationCalls, StaticDevicePlugin
 from tessera.clock import Clock
 from tessera.kube.client.errors import ApiError

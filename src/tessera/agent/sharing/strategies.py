@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
+from tessera.agent.base.settings import ContainerEdits, ServicePlan
 from tessera.api.sharing.devices import SHARING_RULES, AdvertisedDevice, AdvertisedResource, Advertisement, SharingKind
 from tessera.api.sharing.profile import ClientShare, client_share
 from tessera.nvml.interface import GpuInfo

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.driver.hardware import DriverHome
 from tessera.agent.health.preflight_runner import QUICK_SECONDS, failed
 from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed

@@ -24,9 +24,9 @@ starts the container again after a while and asks again.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
 from tessera.agent.base.device_plugin import NO_DEVICE, CdiFolder, ResourcePlugin, cdi_name
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.inventory.device_state import CheckedDevice, StartCheck
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.container_finder import ContainerFinder, StartingContainer, unbound_positions

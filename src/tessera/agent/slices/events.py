@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.wake_ups import CallFailure
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.api.names import PodUid
 

@@ -19,11 +19,10 @@ import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from tessera.agent.base.call_retries import CallFailure
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.device_plugin import CdiFolder
-from tessera.agent.base.processes import ProcessId
+from tessera.agent.base.host import ProcessId
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import CallFailure, Fact
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SkippedGpu, SliceableGpu, SlicePosition
 from tessera.agent.slices.events import (

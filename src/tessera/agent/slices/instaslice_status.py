@@ -24,8 +24,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition, node_gpus
 from tessera.agent.slices.events import InstasliceChanged, PromisedSlice, SlicePromise, SliceResult
 from tessera.agent.slices.executor import SliceFollowUps

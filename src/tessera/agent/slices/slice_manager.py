@@ -13,10 +13,10 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.device_plugin import CdiFolder
 from tessera.agent.base.node_objects import asks_by_claims, has_ended
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.device_state import StartCheck
 from tessera.agent.inventory.gpu_inventory import CardOwnership, CardShares, InventoryReader, StaticGpus, owner_of
 from tessera.agent.inventory.sliceable_gpus import (

@@ -17,8 +17,8 @@ from pathlib import Path
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tessera.agent.base.call_retries import CallRetries, RetryDelays
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.node_files import StateFile
+from tessera.agent.base.wake_ups import CallRetries, RetryDelays
 from tessera.agent.inventory.sliceable_gpus import SliceLease, SlicePosition, parse_device_id
 from tessera.agent.slices.events import (
     ObservedInstance,

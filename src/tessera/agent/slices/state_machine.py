@@ -29,7 +29,7 @@ The machine knows no clock (``now`` is part of an event), no NVML, no API server
 
 from collections.abc import Iterator
 
-from tessera.agent.base.call_retries import CallFailure
+from tessera.agent.base.wake_ups import CallFailure
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.events import (
     CreateComputeInstance,

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tessera.agent.base.desired_config import ContainerEdits
 from tessera.agent.base.device_plugin import define_device, environment, write_cdi_file
+from tessera.agent.base.settings import ContainerEdits
 from tessera.nvml.interface import DeviceFile
 
 _log = logging.getLogger(__name__)

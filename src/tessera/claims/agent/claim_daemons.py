@@ -8,9 +8,9 @@ daemon is wanted from the claim's prepare until its unprepare; what a prepared c
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.desired_config import ContainerEdits, ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.settings import ContainerEdits, ServicePlan
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.api.sharing.profile import ClientShare, client_share

@@ -28,9 +28,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-from tessera.agent.base.change_notifier import Fact
-from tessera.agent.base.desired_config import ServicePlan
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.settings import ServicePlan
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, SlicePosition
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine

@@ -15,9 +15,9 @@ claim waits for it, and a claim of a template never takes what another pod has l
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import PromiseServes, SlicePromise
 from tessera.agent.slices.instaslice_status import instaslice_event

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.node_objects import NodeSource
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import ObservedInstance

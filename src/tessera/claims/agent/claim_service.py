@@ -16,8 +16,8 @@ effect without a restart: what is no longer wanted is offered no longer, and sta
 import asyncio
 from collections.abc import Collection, Iterator
 
-from tessera.agent.base.change_notifier import Fact
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.desired_config import ServicePlan
-from tessera.agent.base.state_file import StateFile
+from tessera.agent.base.node_files import StateFile
+from tessera.agent.base.settings import ServicePlan
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.api.names import PodUid
 from tessera.kubelet.interfaces import PreparedDevice

@@ -2,7 +2,7 @@
 
 A container that sees MIG devices has a process on each from its start. On a whole or shared card it has one once it
 computes or holds memory there, as a CUDA program has. The agent reads pod and container of a PID here
-(:class:`GpuProcesses` is its :class:`~tessera.agent.base.processes.ProcessTable`), since no kernel knows simulated
+(:class:`GpuProcesses` is its :class:`~tessera.agent.base.host.ProcessTable`), since no kernel knows simulated
 processes, and sends its signals here: a signal ends the container.
 """
 
@@ -14,7 +14,7 @@ from typing import NewType
 
 import msgspec
 
-from tessera.agent.base.processes import ContainerId, ProcessHandle, ProcessId, ProcessPod, ProcessTable
+from tessera.agent.base.host import ContainerId, ProcessHandle, ProcessId, ProcessPod, ProcessTable
 from tessera.api.names import PodUid
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import MigUuid
@@ -211,7 +211,7 @@ class GpuProcesses(ProcessTable):
     def _find(self, pid: int) -> GpuContainer | None:
         return next((each for each in self.containers if pid in each.pids.values() or pid == _main_pid(each)), None)
 
-    # The kernel's view: tessera.agent.base.processes.ProcessTable.
+    # The kernel's view: tessera.agent.base.host.ProcessTable.
 
     def identify(self, pid: int) -> ProcessId | None:
         """See :meth:`.ProcessTable.identify`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from tests.agent.sharing.conftest import SHARED, SLICE_4, Scene
 
-from tessera.agent.base.desired_config import ServicePlan
+from tessera.agent.base.settings import ServicePlan
 from tessera.agent.sharing.strategies import STRATEGIES, NodeService
 from tessera.api.sharing.devices import SHARING_RULES, AdvertisedDevice, AdvertisedResource, SharingKind
 from tessera.kubelet.interfaces import Mount

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tessera.agent.base.processes import ContainerId, ProcessPod
+from tessera.agent.base.host import ContainerId, ProcessPod
 from tessera.api.names import PodUid
 from tessera.nvml.errors import GpuLost
 from tessera.nvml.interface import GpuUuid

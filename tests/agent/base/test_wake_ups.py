@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tessera.agent.base.change_notifier import ChangeNotifier, Fact
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera_lab.simulation.virtual_time import run_virtual
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tessera.agent.base.options import AgentOptions, ConfigMapName, EnforcementMode, ValidationMode
+from tessera.agent.base.settings import AgentOptions, ConfigMapName, EnforcementMode, ValidationMode
 from tessera.api.sharing.profile import MigStrategy
 from tessera.cli.agent import parse_options
 
