@@ -45,8 +45,8 @@ from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import listening_socket, serve_status
-from tessera.webhook.serving.certificates import issue, load_certificate
-from tessera.webhook.serving.server import ReviewPort
+from tessera.webhook.certificates import issue, load_certificate
+from tessera.webhook.main import ReviewPort
 
 ATTACKER, KUBELET = "127.0.0.9", "127.0.0.1"
 #: Bytes of the metrics: those of a node with 8 cards and 56 slices, as bench/scrape.py prints.

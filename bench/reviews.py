@@ -29,8 +29,8 @@ from tessera.limits import (
     PRODUCTS,
 )
 from tessera.offers import GIB, CardProperties, Offer, OfferedKind
-from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.nodes.capabilities import Capabilities, GpuNode
+from tessera.webhook.capabilities import Capabilities, GpuNode
+from tessera.webhook.review import Reviewer, ReviewError
 
 #: The most CPU that a review may cost, milliseconds.
 BAR = 200.0

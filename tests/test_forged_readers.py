@@ -35,8 +35,9 @@ from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
 from tessera.provisioning.startup.deadline import StartupDeadline, judge_startup
 from tessera.provisioning.tracking.timestamps import read_node, read_pod
 from tessera.provisioning.tracking.tracker import Tracker
-from tessera.webhook.admission.review import Reviewer, ReviewError
-from tessera.webhook.nodes.capabilities import Capabilities, GpuNodeWatcher
+from tessera.webhook.capabilities import Capabilities
+from tessera.webhook.main import GpuNodeWatcher
+from tessera.webhook.review import Reviewer, ReviewError
 
 NOW = 1_800_000_000.0
 TIMES = ("2026-01-01T00:00:00Z", "", "x", "0001-01-01T00:00:00", "9999-12-31T23:59:59-14:00", "2026-01-01", None, 5)

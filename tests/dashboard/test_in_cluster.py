@@ -16,7 +16,7 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
-from tessera.webhook.serving.certificates import issue
+from tessera.webhook.certificates import issue
 from tessera_lab.apiserver.interfaces import UserInfo
 
 TIMEOUT = 60.0

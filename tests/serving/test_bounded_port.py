@@ -20,8 +20,8 @@ from tessera.clock import SystemClock
 from tessera.limits import REVIEW_BODY
 from tessera.serving.bounded_port import PORT_BYTES, PORT_CONNECTIONS, Bounds
 from tessera.serving.connection import server_context
-from tessera.webhook.serving.certificates import issue, load_certificate
-from tessera.webhook.serving.server import ReviewPort
+from tessera.webhook.certificates import issue, load_certificate
+from tessera.webhook.main import ReviewPort
 
 #: No deadline passes during a test that does not wait for it.
 PATIENT = Bounds(header_time=600_000, body_time=600_000)

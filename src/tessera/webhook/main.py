@@ -1,28 +1,37 @@
 """The webhook process: watched copies of Instaslices, Nodes and a ConfigMap, the certificate, and the servers.
 
-It has no state, so any number may run.
+It has no state, so any number may run. The TLS context lives as long as the port of reviews: a new certificate is
+loaded into it and serves from the next handshake on; open connections continue. Reviews run on the process's event
+loop, one after the other; one that reads objects first lets others go before.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from inspect import isawaitable
 
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import generate_latest
 
-from tessera.api.instaslice import INSTASLICES
+from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, OWN_DOMAIN
-from tessera.api.nodes.node_cards import UndecidedNodes
+from tessera.api.nodes.node_cards import CardGeometries, UndecidedNodes
 from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
+from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, decode_offers
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
-from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap
+from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap, Node
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer, read_parts
-from tessera.serving.connection import server_context
-from tessera.serving.status_server import serve_status
-from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.limits import REVIEW_BODY
+from tessera.serving.bounded_port import BOUNDS, Bounds, ConnectionPort
+from tessera.serving.connection import Connection, server_context
+from tessera.serving.status_server import listening_socket, serve_status
+from tessera.status_pages import TEXT, Page
 from tessera.webhook.base import (
     CLAIM_PATH,
     LIMIT_PATH,
@@ -34,10 +43,90 @@ from tessera.webhook.base import (
     WebhookMetrics,
     WebhookOptions,
 )
-from tessera.webhook.nodes.capabilities import Capabilities, GpuNodeWatcher
-from tessera.webhook.serving.certificate_manager import CertificateManager, GivenCertificate
-from tessera.webhook.serving.certificates import Certificate, load_certificate
-from tessera.webhook.serving.server import Answer, serve_reviews
+from tessera.webhook.capabilities import Capabilities, GpuNode, on_demand_cards, read_gpu_node
+from tessera.webhook.certificate_manager import CertificateManager, GivenCertificate
+from tessera.webhook.certificates import Certificate, load_certificate
+from tessera.webhook.review import Reviewer, ReviewError
+
+#: Returns the answer to a body.
+Answer = Callable[[bytes], bytes | Awaitable[bytes]]
+
+
+async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, reviews: Mapping[str, Answer]) -> None:
+    """Answers AdmissionReviews until cancelled.
+
+    Args:
+        options: address, port, and the function to call once the port is open.
+        context: a context with a certificate.
+        reviews: what answers the reviews, by path.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    listener = listening_socket(options.address, options.port or 0)
+    port = ReviewPort(reviews, context)
+    if options.on_listening is not None:
+        options.on_listening(*listener.getsockname()[:2])
+    await port.serve(listener)
+
+
+class ReviewPort(ConnectionPort):
+    """Answers requests with whole bodies.
+
+    Args:
+        reviews: what answers the bodies, by path; called on the loop.
+        context: for TLS; None for plain HTTP.
+        bounds: the limits.
+    """
+
+    def __init__(self, reviews: Mapping[str, Answer], context: ssl.SSLContext | None, bounds: Bounds = BOUNDS) -> None:
+        super().__init__("reviews", context, bounds)
+        self._reviews = reviews
+
+    async def respond(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
+        """See :meth:`ConnectionPort.respond`."""
+        connection.set_deadline(self._bounds.body_time, "without the whole body in time")
+        body = await self._read_body(request)
+        if body is None:
+            text = f"the body is too long: {REVIEW_BODY} are allowed; make the pod smaller\n"
+            response = web.Response(status=413, text=text)
+            response.force_close()
+            return response
+        status, content_type, content = await self._answer(request.method, request.path, body)
+        return web.Response(status=status, body=content, headers={"content-type": content_type})
+
+    async def _answer(self, method: str, path: str, body: bytes) -> Page:
+        review = self._reviews.get(path)
+        if review is None:
+            return Page(404, TEXT, f"reviews are answered at {', '.join(self._reviews)}\n".encode())
+        if method != "POST":
+            return Page(405, TEXT, b"reviews are sent by POST\n")
+        try:
+            answer = review(body)
+            return Page(200, "application/json", await answer if isawaitable(answer) else answer)
+        except ReviewError as error:
+            return Page(400, TEXT, f"{error}\n".encode(errors="replace"))
+
+    async def _read_body(self, request: web.BaseRequest) -> bytes | None:
+        """Returns the body; None if it is too long.
+
+        Raises:
+            ConnectionError: the rest of the body will not come.
+        """
+        if (request.content_length or 0) > REVIEW_BODY:
+            return None
+        chunks = bytearray()
+        try:
+            async for chunk in request.content.iter_any():
+                chunks += chunk
+                if len(chunks) > REVIEW_BODY:
+                    return None
+            return bytes(chunks)
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise ConnectionResetError from error
+        finally:
+            chunks.clear()  # frees the memory now, before the exception's frames are collected
+
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +144,73 @@ async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: ran
         ExceptionGroup: a part failed, and only a restart of the process can repair it.
     """
     await WebhookReplica(options, client, clock, rng=rng or random.Random()).run()
+
+
+class GpuNodeWatcher:
+    """Watches nodes and Instaslice objects.
+
+    Args:
+        known: is told of each node with GPUs whenever its :class:`~.capabilities.GpuNode` has changed.
+    """
+
+    def __init__(self, known: Capabilities) -> None:
+        self._known = known
+        #: All nodes, and all Instaslice objects by node.
+        self._nodes: dict[str, Node] = {}
+        self._instaslices: dict[str, Instaslice] = {}
+        #: By node in ``_nodes``, its annotation and the offers in it, which are decoded once.
+        self._decoded: dict[str, tuple[str, tuple[NodeOffer, ...]]] = {}
+        self._geometries = CardGeometries()
+        #: The nodes with GPUs as ``known`` has them.
+        self._gpu_nodes: dict[str, GpuNode] = {}
+
+    def values(self) -> Iterable[GpuNode]:
+        """Returns all nodes with GPUs."""
+        return self._gpu_nodes.values()
+
+    def node_changed(self, event: WatchEvent[Node]) -> None:
+        """Takes in a change of a node."""
+        name = event.object.metadata.name
+        if event.kind is EventKind.DELETED:
+            self._nodes.pop(name, None)
+            self._decoded.pop(name, None)
+        else:
+            self._nodes[name] = event.object
+            self._read(name, event.object.metadata.annotations.get(OFFERS_ANNOTATION, ""))
+        self._update(name)
+
+    def instaslice_changed(self, event: WatchEvent[Instaslice]) -> None:
+        """Takes in a change of a node's Instaslice object."""
+        name = event.object.metadata.name
+        if event.kind is EventKind.DELETED:
+            self._instaslices.pop(name, None)
+        else:
+            self._instaslices[name] = event.object
+        self._update(name)
+
+    def _read(self, name: str, text: str) -> None:
+        if name in self._decoded and self._decoded[name][0] == text:
+            return
+        try:
+            offers = decode_offers(text) if text else ()
+        except ValueError as error:
+            _log.warning("node %s: %s; until then it counts as a node without offers", name, error)
+            offers = ()
+        self._decoded[name] = (text, offers)
+
+    def _update(self, name: str) -> None:
+        node, instaslice = self._nodes.get(name), self._instaslices.get(name)
+        _, offers = self._decoded.get(name, ("", ()))
+        cards = on_demand_cards(node, instaslice, self._geometries)
+        found = read_gpu_node(name, node, offers, instaslice, cards)
+        if found == self._gpu_nodes.get(name):
+            return
+        if found is None:
+            del self._gpu_nodes[name]
+            self._known.drop(name)
+        else:
+            self._gpu_nodes[name] = found
+            self._known.put(found)
 
 
 #: What is read of a Node.

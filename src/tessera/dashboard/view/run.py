@@ -23,7 +23,7 @@ from tessera.kube.resources import API_SERVICES, CONFIGMAPS, ConfigMap
 from tessera.kube.watch.informer import Informer
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import listening_socket
-from tessera.webhook.serving.certificates import (
+from tessera.webhook.certificates import (
     Certificate,
     authority_fingerprints,
     issue,

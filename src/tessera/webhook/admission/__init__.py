@@ -1,1 +1,0 @@
-"""Decides about one pod: patches it, leaves it unchanged, or refuses it."""

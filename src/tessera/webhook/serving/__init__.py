@@ -1,1 +1,0 @@
-"""The webhook's two ports and its certificate."""
