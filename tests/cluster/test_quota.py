@@ -10,7 +10,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 from tessera.controller.objects.resource_amounts import pod_amounts, pod_limits
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import PODS, RESOURCE_QUOTAS
-from tessera.signals.quotas import quota_room
+from tessera.signals.services import quota_room
 
 MEMORY = "requests.instaslice.redhat.com/accelerator-memory-quota"
 ONE, TWO, THREE = (f"nvidia.com/mig-{profile}" for profile in ("1g.5gb", "2g.10gb", "3g.20gb"))

@@ -314,7 +314,7 @@ def node_satellites(options: Any) -> Any:
     """The satellites of an agent with these options. Their modules are imported only here."""
     from tessera.agent.main.satellites import NodeSatellites
     from tessera.memory_limits.satellite import watch_memory
-    from tessera.signals.agent.service_pages import read_loads
+    from tessera.signals.service_pages import read_loads
 
     giver = None
     if options.claim_driver:

@@ -1,1 +1,0 @@
-"""The load of services, read on the nodes from the pages of their pods."""
