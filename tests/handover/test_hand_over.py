@@ -17,10 +17,8 @@ from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests
 from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
 from tessera.handover.hand_over import EVICTED_AGAIN
-from tessera.handover.old_slots import NAMED_PODS
-from tessera.handover.progress import PULL_SECONDS, RESTARTS
 from tessera.handover.satellite import HandOverMode
-from tessera.handover.updates import UPDATES
+from tessera.handover.updates import NAMED_PODS, PULL_SECONDS, RESTARTS, UPDATES
 from tessera.reasons.reason import UpdateStep
 
 

@@ -21,7 +21,7 @@ from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.instructions import Evict, Write
-from tessera.handover.progress import RESTARTS
+from tessera.handover.updates import RESTARTS
 
 WANTED = 2
 #: The services and their ``maxSurge``.

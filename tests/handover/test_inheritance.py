@@ -18,9 +18,8 @@ from tessera.controller.slicing.reservations.reservation_record import RESERVATI
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.controller.slicing.state.waiting_pod import PodState
-from tessera.handover.gang_heirs import GANG_KINDS
 from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, LONGEST_SECONDS, TRIED_KINDS, Inheritance
-from tessera.handover.owner_pods import OwnedPod, OwnerPods, family_of, owner_of, place_within
+from tessera.handover.owner_pods import GANG_KINDS, OwnedPod, OwnerPods, family_of, owner_of, place_within
 from tessera.placement.demand import CardRule
 
 OLD, NEW = "ReplicaSet/svc-1", "ReplicaSet/svc-2"
@@ -788,7 +787,7 @@ def test_many_gangs_of_an_owner_that_fit_nowhere_are_tried_by_kinds(
         tried.append(args)
         return place_within(*args)
 
-    monkeypatch.setattr("tessera.handover.gang_heirs.place_within", count)
+    monkeypatch.setattr("tessera.handover.owner_pods.place_within", count)
     list(cluster.inheritance.propose())
     assert len(olds) <= len(tried) <= 60 + len(olds) * min(kinds + 1, GANG_KINDS)
 

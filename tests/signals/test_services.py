@@ -23,9 +23,9 @@ from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import CLONE_SETS, CRDS, DEPLOYMENTS, NAMESPACES, PODS, RESOURCE_QUOTAS, Pod
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.signals import services, stated
+from tessera.signals import services
 from tessera.signals.page import REPLICAS, ROOM, ROOM_COUNTED, Service, SignalsPage
-from tessera.signals.satellite import PERIOD, SignalsCollector, SignalsTask, StatedPods
+from tessera.signals.satellite import AGE, ASKED, PERIOD, SignalsCollector, SignalsTask, StatedPods
 from tessera.signals.services import (
     ROOM_AGE,
     WAITING_NAMED,
@@ -193,7 +193,7 @@ def shown(count: int, *, namespace: str = "team", pods: int = 1) -> tuple[Servic
 
 
 def test_owners_state_their_pods_in_turn_and_first_those_whose_pods_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stated, "ASKED", 2)
+    monkeypatch.setattr("tessera.signals.satellite.ASKED", 2)
 
     async def story(lab: Lab) -> None:
         await lab.client.create(NAMESPACES, {"metadata": {"name": "team"}})
@@ -250,7 +250,7 @@ def test_a_thousand_restless_services_cost_a_bounded_number_of_requests_and_dela
         seen = StatedPods(Client(way, field_manager="tessera", clock=lab.clock), lab.clock)
         for number in range(1, 4):
             page = await seen.fill(SignalsPage(services=(*shown(999, namespace="hostile", pods=number), *shown(1))))
-            assert way.count == number * stated.ASKED
+            assert way.count == number * ASKED
             assert page.services[-1].stated == 5
             await lab.clock.sleep(PERIOD)
 
@@ -272,7 +272,12 @@ def test_a_number_outlives_a_server_that_is_busy_but_not_for_ever() -> None:
         await lab.client.create(DEPLOYMENTS.as_dicts(), deployment("s0000", 5), "team")
         way = Refusing(InProcessTransport(lab.server, ADMIN))
         seen = StatedPods(Client(way, field_manager="tessera", clock=lab.clock), lab.clock)
-        for busy, seconds, number in ((False, 0.0, 5), (True, PERIOD, 5), (True, stated.AGE, None), (False, PERIOD, 5)):
+        for busy, seconds, number in (
+            (False, 0.0, 5),
+            (True, PERIOD, 5),
+            (True, AGE, None),
+            (False, PERIOD, 5),
+        ):
             await lab.clock.sleep(seconds)
             way.busy = busy
             (found,) = (await seen.fill(SignalsPage(services=shown(1)))).services

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -38,9 +37,10 @@ def whole_registry() -> CollectorRegistry:
     registry = ControllerMetrics().registry
 
     async def open_all() -> None:
-        async with AsyncExitStack() as stack:
+        process = new_process(registry)
+        async with process.at_end:
             for each in parse_options((), {"POD_NAME": "p"}).satellites:
-                await stack.enter_async_context(each.open(new_process(registry)))
+                each.open(process)
 
     asyncio.run(open_all())
     return registry

@@ -6,8 +6,7 @@ API (before Kubernetes 1.34) has no claims. A controller without the right to li
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -104,8 +103,7 @@ class ClaimSatellite:
     driver: str
     by_scheduler: bool = False
 
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+    def open(self, process: Process) -> Callable[[Term], None]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
 
         def join(term: Term) -> None:
@@ -115,4 +113,4 @@ class ClaimSatellite:
             )
 
         process.kinds.append(partial(SchedulerClaims if self.by_scheduler else Claims, driver=self.driver))
-        yield join
+        return join

@@ -12,7 +12,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import get_args
 
@@ -295,8 +294,8 @@ class Controller:
         """Takes part in the election, and decides while this replica leads, until cancelled."""
         options = self._options
         process = Process(client=self._client, clock=self._clock, rng=self._rng, registry=self.metrics.registry)
-        async with AsyncExitStack() as stack:
-            self._joins = [await stack.enter_async_context(each.open(process)) for each in options.satellites]
+        async with process.at_end as stack:
+            self._joins = [each.open(process) for each in options.satellites]
             self._kinds, self._proposers = process.kinds, process.proposers
             group = await stack.enter_async_context(asyncio.TaskGroup())
             if options.http_port is not None:

@@ -1,8 +1,7 @@
 """Drivers as a satellite of the controller: one resolver for the process, so that its answers outlive a term."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tessera.api.names import SYSTEM_NAMESPACE
@@ -33,12 +32,13 @@ class DriverSatellite:
     namespace: str = SYSTEM_NAMESPACE
     resolver: Resolver | None = None
 
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+    def open(self, process: Process) -> Callable[[Term], None]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
         rollout, coverage = RolloutMetrics(process.registry), CoverageMetrics(process.registry)
 
-        def join(term: Term, resolver: Resolver) -> None:
+        resolver = self.resolver or open_image_resolver(self.registries, self.namespace, process)
+
+        def join(term: Term) -> None:
             drivers = Drivers(
                 term.runtime,
                 resolver=resolver,
@@ -51,17 +51,11 @@ class DriverSatellite:
             )
             term.tasks.append(Task(name="drivers", run=drivers.run, at_once=True))
 
-        if self.resolver is not None:
-            given = self.resolver
-            yield lambda term: join(term, given)
-            return
-        async with open_image_resolver(self.registries, self.namespace, process) as found:
-            yield lambda term: join(term, found)
+        return join
 
 
-@asynccontextmanager
-async def open_image_resolver(options: RegistryOptions, namespace: str, process: Process) -> AsyncIterator[Resolver]:
-    """Yields a resolver that lasts as long as the process. It connects to a registry only at the first look-up.
+def open_image_resolver(options: RegistryOptions, namespace: str, process: Process) -> Resolver:
+    """Returns a resolver that lasts as long as the process. It connects to a registry only at the first look-up.
 
     Raises:
         AuthoritiesError: the file of authorities cannot be read, or has none.
@@ -72,9 +66,11 @@ async def open_image_resolver(options: RegistryOptions, namespace: str, process:
     resolver = RegistryResolver(clock, client=registry, secrets=PullSecrets(client, namespace), rng=rng)
     memory = PersistentResolver(resolver, client, clock, namespace=namespace, rng=rng)
     writing = asyncio.create_task(memory.run(), name="image memory")
-    try:
-        yield memory
-    finally:
+
+    async def close() -> None:
         writing.cancel()
         await asyncio.wait([writing])
         await resolver.close()
+
+    process.at_end.push_async_callback(close)
+    return memory

@@ -27,7 +27,7 @@ from itertools import islice
 
 import msgspec
 
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION, NodeName, PodUid
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.planning.proposals import (
     EndOfReservation,
@@ -39,22 +39,55 @@ from tessera.controller.slicing.planning.proposals import (
     evict,
 )
 from tessera.controller.slicing.reservations.reservation_record import read_reservations
+from tessera.controller.slicing.state.messages import waiting_text
 from tessera.controller.slicing.state.move_record import read_moves
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.handover.messages import given_back_text, handed_over_text, update_text
-from tessera.handover.old_slots import NAMED_PODS, ends, find_old_pods, keeps_maximum, reservations_on
 from tessera.handover.owner_pods import Family, OwnerPods, family_of, place_within, reserve_inherited
-from tessera.handover.progress import Progress
-from tessera.handover.updates import Update, Updates
+from tessera.handover.updates import (
+    NAMED_PODS,
+    Progress,
+    Update,
+    Updates,
+    ends,
+    find_old_pods,
+    keeps_maximum,
+    reservations_on,
+)
 from tessera.reasons.reason import OldPods, UpdateStep
+from tessera.reasons.words import steps
 from tessera.text import one_line
 
 #: Most new pods of one update that are told why they wait.
 TOLD_PODS = 32
 #: Seconds until a pod is asked to end again.
 EVICTED_AGAIN = 15.0
+
+
+def update_text(pod: PodInfo, reason: OldPods) -> str:
+    """Returns the event message of a new pod of a Deployment that waits for the slots of an old one."""
+    advice = "; ".join(steps(reason, pod.namespace))
+    return f"{waiting_text(pod, reason)}{f'. To end this: {advice}' if advice else ''}"
+
+
+def handed_over_text(pod: PodInfo) -> str:
+    """Returns the event message of an old pod of a Deployment that is evicted for a new one."""
+    return (
+        f"To be evicted, unless a PodDisruptionBudget keeps it: {pod.name} is the new pod of its Deployment, has no"
+        f" room beside it, and gets its slots (annotation {UPDATE_ANNOTATION}: {HAND_OVER})"
+    )
+
+
+def given_back_text(last: PodInfo, pod: PodInfo) -> str:
+    """Returns the event message of a new pod of a Deployment that has failed, and is evicted for an old one."""
+    why = f"a container was restarted {last.restarts} times" if last.restarts else "it is not ready after its deadline"
+    if last.lacks_image:
+        why = "its node does not get its image"
+    return (
+        f"To be evicted: {why}, so {pod.name} of the old revision gets the slots. This revision gets no further try:"
+        " correct the pod template, or take the update back (kubectl rollout undo)"
+    )
 
 
 class HandOver(Proposer):

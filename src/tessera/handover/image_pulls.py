@@ -34,7 +34,7 @@ from tessera.controller.leadership.informers import ClusterInput
 from tessera.controller.leadership.satellite import Term
 from tessera.controller.slicing.planning.proposals import Proposer
 from tessera.controller.slicing.state.events import ImagesPulled
-from tessera.handover.progress import PULL_SECONDS
+from tessera.handover.updates import PULL_SECONDS
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import PODS, ContainerStateWaiting, ContainerStatus, Pod
 from tessera.kube.trial_pod import CONFINED

@@ -16,6 +16,9 @@ would otherwise lose its slots to whoever waits: its new pod is the youngest of 
   another pod of the StatefulSet starts on its slots. They are kept no longer than :data:`LONGEST_SECONDS`, and no
   longer than the pod has run. So an owner that deletes its pods for ever holds slots no longer than its pods run on
   them.
+- The pods of a gang get their slots together. So slots stay kept until the new gang, such as a group of a
+  LeaderWorkerSet, is complete, no longer than others, and go to it only if each of its missing pods gets some. The
+  reservations are then those of a gang: they end together, as when one of its pods goes.
 - Kept slots count for the queue as the pod's own did. No bound of other reservations counts inherited slots: they are
   taken from nobody.
 - Owner references are written by tenants. The API server is asked about each owner (:attr:`Inheritance.unknown_owners`)
@@ -32,15 +35,20 @@ from itertools import islice
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid
+from tessera.api.pods.gangs import Gang
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
+from tessera.controller.slicing.gangs import GangPlanner
+from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
 from tessera.controller.slicing.reservations.place_search import residual_seconds
+from tessera.controller.slicing.reservations.reserver import GANG_RESERVED_PODS
 from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.handover.gang_heirs import GangHeirs
 from tessera.handover.owner_pods import (
     Family,
+    KeptFor,
+    KeptSlotTrials,
     OwnedPod,
     OwnerPods,
     family_of,
@@ -59,6 +67,55 @@ LONGEST_SECONDS = 600.0
 KEPT_PODS = 512
 #: Most kinds of waiting pods of one owner that are tried in kept slots. A rollout has two: the new pods and the old.
 TRIED_KINDS = 8
+
+
+class GangHeirs:
+    """Proposes the reservations of gangs.
+
+    Args:
+        state: the slicer's state.
+    """
+
+    def __init__(self, state: SlicerState) -> None:
+        self._state = state
+        self._gangs = GangPlanner(state, Planner(state))
+
+    def give(self, waiting: Sequence[PodInfo], kept_for: KeptFor) -> Iterator[Proposal]:
+        """Gives kept slots to the complete gangs of waiting pods."""
+        trials = KeptSlotTrials(self._state, kept_for)
+        gangs: dict[str, Gang] = {}
+        for pod in waiting:
+            gang = self._state.gangs.gang_of(pod.uid)
+            if gang is not None:
+                gangs.setdefault(gang.key, gang)
+        for gang in gangs.values():
+            found = self._gangs.look(gang)
+            missing = found.ready[: found.missing] if found.is_complete else ()
+            own = [each for pod in missing if (each := self._state.reservations.get(pod.uid)) is not None]
+            if missing and len(missing) <= GANG_RESERVED_PODS and not any(each.is_inherited for each in own):
+                yield from self._give(gang, missing, own, trials)
+
+    def _give(
+        self, gang: Gang, pods: Sequence[PodInfo], own: Sequence[Reservation], trials: KeptSlotTrials
+    ) -> Iterator[Proposal]:
+        taken: dict[str, Reservation] = {}
+        made: list[tuple[PodInfo, Reservation]] = []
+        for pod in pods:
+            place = trials.find(pod, taken)
+            new = reserve_inherited(self._state, pod, place[0].node, place[1]) if place is not None else None
+            if place is None or new is None:
+                return
+            taken[place[0].uid] = place[0]
+            made.append((pod, new))
+        yield from (EndOfReservation(one) for one in (*taken.values(), *own[:1]))  # with one of a gang's, all end
+        seconds = 0.0
+        for _, new in made:
+            holders = holders_of(self._state, new)
+            new.gang, new.holders = gang.key, {each.uid for each in holders}
+            seconds = max([seconds, *(residual_seconds(self._state, each) for each in holders)])
+        for pod, new in made:
+            new.until = self._state.now + seconds
+            yield NewReservation(pod, new, seconds)
 
 
 class Inheritance(Proposer):

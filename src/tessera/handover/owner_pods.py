@@ -6,7 +6,8 @@ LeaderWorkerSet that is made anew. Owner references are written by tenants, so o
 of a family belong together.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -24,8 +25,12 @@ from tessera.placement.fleet import UnknownCard
 #: Most owners of a family that are asked about together; a Deployment keeps 10 old ones by default.
 ASKED_SIBLINGS = 32
 
+#: Most kinds of gangs' pods of one namespace that are tried in kept slots. A group has two: the leader and the workers.
+GANG_KINDS = 16
 #: What the owners of one Deployment's pods have in common: the namespace, and the name without a ReplicaSet's hash.
 Family = tuple[str, str]
+#: By pod, the slots that are kept for pods of its topmost owner.
+KeptFor = Callable[[PodInfo], Sequence[Reservation]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,38 @@ def _place_in(state: SlicerState, node: NodeName, left: dict[str, int], profile:
                 name = plain_profile(row.name)
                 return Slice(id=device_id(gpu, name, start), profile=name, gpu_uuid=gpu, start=start, size=row.size)
     return None
+
+
+class KeptSlotTrials:
+    """Finds kept slots for pods of gangs, of which only some get any in the end.
+
+    A tenant may have many gangs that fit nowhere, so slots are tried once for each kind of pod, and for
+    :data:`GANG_KINDS` kinds of a namespace.
+
+    Args:
+        state: the slicer's state.
+        kept_for: the slots.
+    """
+
+    def __init__(self, state: SlicerState, kept_for: KeptFor) -> None:
+        self._state = state
+        self._kept_for = kept_for
+        #: By namespace and kind of pod, the kept slots that are too small or on a node that is closed to it.
+        self._misses: dict[str, dict[Hashable, set[str]]] = defaultdict(dict)
+
+    def find(self, pod: PodInfo, taken: Container[str]) -> tuple[Reservation, tuple[Slice, ...]] | None:
+        """Returns the first slots that a pod fits in, but those that are taken."""
+        kinds, kind = self._misses[pod.namespace], (pod.profiles, pod.spread, pod.constraints)
+        if kind not in kinds and len(kinds) >= GANG_KINDS:
+            return None
+        misses = kinds.setdefault(kind, set())
+        for one in self._kept_for(pod):
+            if one.uid not in misses and one.uid not in taken:
+                slices = place_within(self._state, one, pod)
+                if slices is not None:
+                    return one, slices
+                misses.add(one.uid)
+        return None
 
 
 def reserve_inherited(

@@ -6,8 +6,7 @@ tracker starts again from the objects.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -250,8 +249,7 @@ class ProvisioningSatellite:
 
     options: ProvisioningOptions = field(default_factory=ProvisioningOptions)
 
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+    def open(self, process: Process) -> Callable[[Term], None]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
         metrics = ProvisioningMetrics(process.registry)
 
@@ -266,4 +264,4 @@ class ProvisioningSatellite:
             )
             term.tasks.append(Task(name="provisioning", run=provisioning.run, at_once=True))
 
-        yield join
+        return join

@@ -1,7 +1,6 @@
 """Scale-up as a satellite of the controller."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -46,8 +45,7 @@ class ScaleUpSatellite:
     options: ScaleUpOptions = field(default_factory=ScaleUpOptions)
     startup: float = DISCOVERY_SECONDS
 
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+    def open(self, process: Process) -> Callable[[Term], None]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
         metrics = NewNodeMetrics(process.registry)
 
@@ -66,4 +64,4 @@ class ScaleUpSatellite:
             term.may_bring_nodes.append(lambda: scale_up.nodes_may_come)
             term.tasks.append(Task(name="new nodes", run=scale_up.run))
 
-        yield join
+        return join

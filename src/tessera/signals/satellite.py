@@ -15,8 +15,8 @@ are asked about, not watched: a watch of all ReplicaSets of a cluster costs more
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -281,8 +281,7 @@ class SignalsCollector(Collector):
 class SignalsSatellite:
     """Shows by what services can be scaled."""
 
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+    def open(self, process: Process) -> Callable[[Term], None]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
         #: The task of the present term; none while another replica leads.
         present: list[SignalsTask] = []
@@ -301,4 +300,4 @@ class SignalsSatellite:
 
         process.pages[SIGNALS_PATH] = page
         process.registry.register(SignalsCollector(lambda: present[-1] if present else None))
-        yield join
+        return join

@@ -8,8 +8,7 @@ time that the record has for each node.
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tessera.access.agent_pages import FleetUsage, read_fleet
@@ -241,10 +240,9 @@ class UsageSatellite:
 
     options: UsageOptions = field(default_factory=UsageOptions)
 
-    @asynccontextmanager
-    async def open(self, _process: Process) -> AsyncIterator[Callable[[Term], None]]:
+    def open(self, _process: Process) -> Callable[[Term], None]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
-        yield self._join
+        return self._join
 
     def _join(self, term: Term) -> None:
         recorder = UsageRecorder(

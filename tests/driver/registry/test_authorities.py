@@ -90,7 +90,8 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
 async def asked(host: str, options: RegistryOptions) -> Outcome:
     """Returns the outcome that the controller's own resolver gets from a registry."""
     query = ImageQuery(source=ImageSource(image=f"{host}/driver:1"), pool=POOL, kind=ImageKind.VERBATIM)
-    async with open_image_resolver(options, "tessera-system", new_process()) as found:
+    async with (process := new_process()).at_end:
+        found = open_image_resolver(options, "tessera-system", process)
         return (await found.resolve(query)).outcome
 
 

@@ -8,7 +8,7 @@ else of it.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,6 +43,7 @@ class Process:
         pages: documents of the process's port, by path; a satellite adds its own.
         kinds: make the kinds of requests beside the core's; a satellite adds its own.
         proposers: make the proposers of a slicer beside the core's; a satellite adds its own.
+        at_end: called when the process ends.
     """
 
     client: Client
@@ -52,6 +53,7 @@ class Process:
     pages: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     kinds: list[Callable[[SlicerState], RequestKind]] = field(default_factory=list)
     proposers: list[Callable[[SlicerState], Sequence[Proposer]]] = field(default_factory=list)
+    at_end: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,7 @@ class Term:
 class Satellite(Protocol):
     """A part of the controller that can be left out."""
 
-    def open(self, process: Process) -> AbstractAsyncContextManager[Callable[[Term], None]]:
+    def open(self, process: Process) -> Callable[[Term], None]:
         """Prepares it for this process; the result joins a term.
 
         Raises:

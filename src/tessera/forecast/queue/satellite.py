@@ -7,8 +7,7 @@ them. It works in pieces, and gives way to decisions after each. The history is 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.api.names import SLICE_PROMISED_CONDITION, NodeName, PodUid
@@ -282,8 +281,7 @@ class QueueTask:
 class ForecastSatellite:
     """Publishes why each pod waits, its position, and when it may start."""
 
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+    def open(self, process: Process) -> Callable[[Term], None]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
         #: The queue of the present term; none while another replica leads.
         present: list[QueueTask] = []
@@ -308,4 +306,4 @@ class ForecastSatellite:
             term.tasks.append(Task(name="history of leases", run=queue.write))
 
         process.pages[QUEUE_PATH] = page
-        yield join
+        return join

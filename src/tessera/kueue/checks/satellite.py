@@ -10,8 +10,7 @@ Kueue 0.13 has no field for the delay; its API server refuses an answer with it,
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,8 +246,7 @@ class AdmissionChecks:
 class CheckSatellite:
     """Answers Kueue's admission checks; does nothing where Kueue is not installed."""
 
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Callable[[Term], None]]:
+    def open(self, process: Process) -> Callable[[Term], None]:
         """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
         answers = Counter(
             "tessera_admission_checks",
@@ -272,4 +270,4 @@ class CheckSatellite:
             )
             term.tasks.append(Task(name="admission checks of Kueue", run=checks.run))
 
-        yield join
+        return join

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tessera.handover.ended_loans import EVICTED, choose_lenders
+from tessera.handover.satellite import EVICTED, choose_lenders
 from tessera.kube.resources import ObjectMeta, Pod
 from tessera.kube.resources.meta import Uid
 
