@@ -262,21 +262,57 @@ async def test_a_stream_that_stays_silent_is_a_connection_error(server: Scripted
 # The transport of commands
 
 
-async def test_requests_at_the_same_time_have_connections_of_their_own_and_later_ones_use_them_again() -> None:
+@pytest.mark.parametrize(("patience", "connections"), [(0.0, 8), (60.0, 1)], ids=["slow", "quick"])
+async def test_requests_share_a_connection_and_those_that_wait_too_long_get_more_up_to_eight(
+    patience: float, connections: int
+) -> None:
     accepted: list[asyncio.StreamWriter] = []
+    all_made = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         accepted.append(writer)
+        if len(accepted) == connections:
+            all_made.set()
         while await reader.readuntil(b"\r\n\r\n"):
+            await all_made.wait()  # so that requests wait for a connection
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
             writer.write(b"3;x=y\r\none\r\n4\r\n two\r\n0\r\ntrailer: x\r\n\r\n")
 
-    transport, stop = await one_shot_to(answer)
+    transport, stop = await one_shot_to(answer, patience)
     for _ in range(3):
-        found = await asyncio.gather(transport.request(GET), transport.request(GET))
-        assert [(each.status, each.body) for each in found] == [(200, b"one two")] * 2
-    assert len(accepted) == 2
+        found = await asyncio.gather(*(transport.request(GET) for _ in range(20)))
+        assert [(each.status, each.body) for each in found] == [(200, b"one two")] * 20
+    assert len(accepted) == connections
     await stop()
+
+
+async def test_a_request_that_is_given_up_leaves_its_connection_to_the_next() -> None:
+    reached = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        reached.set()
+        await reader.read()
+
+    transport, stop = await one_shot_to(answer, 60.0)
+    first, second = (asyncio.create_task(transport.request(GET)) for _ in range(2))
+    await reached.wait()
+    reached.clear()
+    first.cancel()
+    await reached.wait()  # the second's, on a connection of its own
+    second.cancel()
+    ended = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
+    await stop()
+
+
+async def test_where_nobody_listens_all_requests_fail_at_once(server: ScriptedServer) -> None:
+    await server.stop()
+    transport = OneShotTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()), patience=60.0)
+    found = await asyncio.gather(*(transport.request(GET) for _ in range(20)), return_exceptions=True)
+    assert {f"{type(each).__name__}: {each}" for each in found} == {
+        f"ConnectionError: {server.url}: connection refused"
+    }
 
 
 async def test_a_read_is_sent_again_if_the_kept_connection_had_ended_and_a_write_is_not() -> None:
@@ -339,7 +375,7 @@ async def test_a_line_break_in_a_header_is_sent_to_nobody(server: ScriptedServer
 
 
 async def one_shot_to(
-    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], patience: float = 0.0
 ) -> tuple[OneShotTransport, Callable[[], Awaitable[None]]]:
     """A transport to a server that answers so, and what ends both."""
     served: list[asyncio.Task[Any] | None] = []
@@ -355,7 +391,7 @@ async def one_shot_to(
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    transport = OneShotTransport(ClusterConfig(server=url, credentials=StaticCredentials()))
+    transport = OneShotTransport(ClusterConfig(server=url, credentials=StaticCredentials()), patience=patience)
 
     async def stop() -> None:
         await transport.close()

@@ -3,6 +3,9 @@
 aiohttp costs 90 ms of CPU time to import, more than all else that most commands do (``bench/cli.py``). The standard
 library's ``http.client`` blocks its thread, so that Ctrl-C would wait for the server. Watches, WebSockets and servers
 behind a proxy are left to :class:`~tessera.kube.transport.http.HttpTransport`, which is imported only for these.
+
+A connection costs about 10 ms of CPU time, at both ends, most of it for TLS: more than most requests. Requests at the
+same time share one, and another is made for a request that has waited as long as that is worth.
 """
 
 import asyncio
@@ -10,6 +13,7 @@ import os
 import re
 import socket
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
 
 #: Seconds to connect.
 _CONNECT_TIMEOUT = 10.0
+#: Seconds that a request waits for a connection that is in use or being made, before it makes its own.
+_PATIENCE = 0.025
+#: Most connections.
+_CONNECTIONS = 8
 #: Most bytes of an answer's head, or of one line of it.
 _HEAD = 2**18
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
@@ -95,19 +103,98 @@ def _parse_head(head: bytes) -> _Head:
     return _Head(int(code), headers, version == "HTTP/1.1" and headers.get("connection", "").lower() != "close")
 
 
+class _Connections:
+    """The connections of a transport, and the requests that wait for one.
+
+    Args:
+        patience: seconds that a request waits before it makes its own.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._idle: list[_Connection] = []
+        self._open = 0  # idle, in use, or being made
+        self._waiting: deque[asyncio.Future[_Connection | None]] = deque()
+        self._closed = False
+
+    async def take(self) -> _Connection | None:
+        """Returns a connection that was used before; None if the caller makes one.
+
+        Raises:
+            OSError: the only connection could not be made, as another request has found.
+        """
+        if self._idle:
+            return self._idle.pop()
+        if not self._open:
+            self._open += 1
+            return None
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[_Connection | None] = loop.create_future()
+        self._waiting.append(turn)
+        timer = loop.call_later(self._patience, self._end_wait, turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.give_back(turn.result())
+            raise
+        finally:
+            timer.cancel()
+
+    def _end_wait(self, turn: "asyncio.Future[_Connection | None]") -> None:
+        if not turn.done() and self._open < _CONNECTIONS:
+            self._open += 1
+            turn.set_result(None)
+
+    def give_back(self, connection: _Connection | None) -> None:
+        """Takes a connection back after its use; None for one that has ended."""
+        if connection is not None and (self._closed or not connection.reusable):
+            connection.abort()
+            connection = None
+        if (turn := self._next_waiting()) is not None:
+            turn.set_result(connection)
+        elif connection is not None:
+            self._idle.append(connection)
+        else:
+            self._open -= 1
+
+    def fail(self, error: BaseException) -> None:
+        """Takes note that a connection could not be made; if there is no other one, all waiting requests fail."""
+        if self._open > 1 or not isinstance(error, OSError):
+            self.give_back(None)
+            return
+        self._open -= 1
+        while (turn := self._next_waiting()) is not None:
+            turn.set_exception(error)
+
+    def _next_waiting(self) -> "asyncio.Future[_Connection | None] | None":
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                return turn
+        return None
+
+    def close(self) -> None:
+        """Ends the idle ones, and later those that are in use."""
+        self._closed = True
+        while self._idle:
+            self._open -= 1
+            self._idle.pop().abort()
+
+
 class OneShotTransport:
     """Carries requests to one API server.
 
     Args:
         config: the server and the credentials.
+        patience: seconds that a request waits for a connection of another one, before it makes its own.
     """
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, *, patience: float = _PATIENCE) -> None:
         self._config = config
         self._base = config.server.rstrip("/")
         self._tls = TlsContexts(config)
-        self._idle: list[_Connection] = []
-        self._closed = False
+        self._connections = _Connections(patience)
         self._whole: HttpTransport | None = None
 
     async def request(self, request: Request) -> Response:
@@ -134,9 +221,7 @@ class OneShotTransport:
 
     async def close(self) -> None:
         """Ends all streams and frees the connections."""
-        self._closed = True
-        while self._idle:
-            self._idle.pop().abort()
+        self._connections.close()
         await asyncio.sleep(0)  # asyncio closes the sockets in its next round, and the loop may end with this call
         if self._whole is not None:
             await self._whole.close()
@@ -151,13 +236,13 @@ class OneShotTransport:
         head = self._head(request, credential)
         try:
             async with asyncio.timeout(self._config.timeout):
-                while self._idle:
+                while True:
+                    kept = await self._connections.take()
                     try:
-                        return await self._ask(self._idle.pop(), head, request.body)
+                        return await self._ask(kept or await self._connect(credential), head, request.body)
                     except (EOFError, ConnectionError):
-                        if request.method != "GET":
+                        if kept is None or request.method != "GET":
                             raise  # the server may have acted; a kept connection that had ended is no reason to repeat
-                return await self._ask(await self._connect(credential), head, request.body)
         except TimeoutError as error:
             raise TimeoutError(f"{self._base} did not answer in time") from error
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
@@ -167,20 +252,21 @@ class OneShotTransport:
         try:
             return await connection.ask(head, body)
         finally:
-            if connection.reusable and not self._closed:
-                self._idle.append(connection)
-            else:
-                connection.abort()
+            self._connections.give_back(connection)
 
     async def _connect(self, credential: Credential) -> _Connection:
         url = urlsplit(self._base)
-        context = self._tls.of(credential)
-        port = url.port or (443 if context else 80)
-        name = (self._config.server_name or None) if context else None
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            return _Connection(
-                *await asyncio.open_connection(url.hostname, port, ssl=context, server_hostname=name, limit=_HEAD)
-            )
+        try:
+            context = self._tls.of(credential)
+            port = url.port or (443 if context else 80)
+            name = (self._config.server_name or None) if context else None
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                return _Connection(
+                    *await asyncio.open_connection(url.hostname, port, ssl=context, server_hostname=name, limit=_HEAD)
+                )
+        except BaseException as error:
+            self._connections.fail(error)
+            raise
 
     def _head(self, request: Request, credential: Credential) -> bytes:
         url = urlsplit(self._base)
