@@ -5,7 +5,7 @@ import pytest
 
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, NodeUsage
 from tessera.cli.map import choose, picture
-from tessera.dashboard.view.objects import ClusterMap
+from tessera.dashboard.view.cluster_map import ClusterMap
 from tessera.explain.fleet_map import CardFilter, map_fleet
 
 DEVICE = DeviceUsage(uuid="MIG-1", profile="3g.20gb", start=0, size=4)

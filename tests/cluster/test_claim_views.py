@@ -17,7 +17,7 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument, WaitingDocument
 from tessera.dashboard.explainer import explain_privately
-from tessera.dashboard.view.objects import make_map
+from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
 from tessera.dra.claims import RESOURCE_CLAIMS

@@ -14,7 +14,7 @@ from tests.support.virtual_lab import VirtualLab
 
 from tessera.api.names import DEVICE_API_LABEL, GATE
 from tessera.cli.install.manifests import AGENT, CONTROLLER
-from tessera.dashboard.view.objects import make_map
+from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
 from tessera.dra.claims import RESOURCE_CLAIMS

@@ -15,7 +15,7 @@ from tessera.controller import main as controller_process
 from tessera.controller.main import Controller
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
-from tessera.dashboard.view.objects import make_map
+from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.findings import Verdict
 from tessera.explain.asked_object import parse_query

@@ -18,7 +18,7 @@ from tessera.cli.base.tiles import draw
 from tessera.dashboard.aliases import Aliases
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
-from tessera.dashboard.view.objects import make_map
+from tessera.dashboard.view.cluster_map import make_map
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.explain.fleet_map import map_fleet
 from tessera.forecast.queue_page import QueuedPod, QueuePage

@@ -12,7 +12,7 @@ from tessera.cli.map import picture
 from tessera.cli.top.columns import warnings
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
-from tessera.dashboard.view.objects import make_map
+from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
 from tessera.explain.asked_object import parse_query
 from tessera.explain.fleet_map import CardFilter, select, summarize

@@ -39,7 +39,7 @@ from tessera.mig.names import nvml_spelling
 from tessera.text import list_alternatives, one_line
 
 if TYPE_CHECKING:
-    from tessera.dashboard.view.objects import ClusterMap
+    from tessera.dashboard.view.cluster_map import ClusterMap
     from tessera.kube.client.client import Client
 
 #: Columns of the narrowest terminal that is filled; a narrower one wraps lines.
@@ -201,8 +201,8 @@ async def _read(
 async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "ClusterMap":
     """The map of all that the user may read, or what the API for tenants tells a user with the rights of ``home``."""
     from tessera.cli.base.tenant_view import read_as_tenant
+    from tessera.dashboard.view.cluster_map import MAPS, make_map
     from tessera.dashboard.view.explanations import read_view
-    from tessera.dashboard.view.objects import MAPS, make_map
     from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.observe.cluster_reading import read_cluster
 
@@ -257,7 +257,7 @@ async def _frames(
     A tenant gets one every few seconds.
     """
     from tessera.clock import SystemClock
-    from tessera.dashboard.view.objects import make_map
+    from tessera.dashboard.view.cluster_map import make_map
     from tessera.kube.client.errors import ApiError, Forbidden, NotFound
     from tessera.observe.cluster_reading import PERIOD, watch_cluster
 

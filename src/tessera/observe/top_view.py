@@ -11,16 +11,19 @@ place, and the message names the pod.
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from tessera.observe.reading import Usage
-from tessera.observe.service_rows import SERVICE_ORDERS, ServiceRow
 from tessera.observe.usage_rows import CARD_ORDERS, LEASE_ORDERS, TEAM_ORDERS, CardRow, LeaseRow, TeamRow
 
+if TYPE_CHECKING:  # only the view of services needs them
+    from tessera.observe.service_rows import ServiceRow
+
+    Rows = Sequence[CardRow | LeaseRow | ServiceRow | TeamRow]
+
 Row = TypeVar("Row")
-Rows = Sequence[CardRow | LeaseRow | ServiceRow | TeamRow]
 
 
 class View(Enum):
@@ -173,16 +176,19 @@ class TopView(msgspec.Struct, kw_only=True):
     message: str = ""
     usage: Usage | None = None
     ended: bool = False
-    arranged: tuple[Any, Rows] = (None, ())
+    arranged: "tuple[Any, Rows]" = (None, ())
 
     @property
     def orders(self) -> tuple[str, ...]:
         """The orders of the view."""
-        services = {View.SERVICES: SERVICE_ORDERS, View.TEAMS: TEAM_ORDERS}
-        return (PLACE, *{View.CARDS: CARD_ORDERS, View.PODS: LEASE_ORDERS, **services}[self.view])
+        if self.view is View.SERVICES:
+            from tessera.observe.service_rows import SERVICE_ORDERS
+
+            return (PLACE, *SERVICE_ORDERS)
+        return (PLACE, *{View.CARDS: CARD_ORDERS, View.PODS: LEASE_ORDERS, View.TEAMS: TEAM_ORDERS}[self.view])
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> "Rows":
         """The rows that the filter keeps, in order."""
         if self.usage is None:
             return ()
@@ -191,7 +197,7 @@ class TopView(msgspec.Struct, kw_only=True):
             self.arranged = (by, self.select(self.usage))
         return self.arranged[1]
 
-    def select(self, usage: Usage) -> Rows:
+    def select(self, usage: Usage) -> "Rows":
         """The rows of the view to show, in order."""
         match self.view:
             case View.CARDS:
@@ -260,15 +266,19 @@ class TopView(msgspec.Struct, kw_only=True):
             return Ask(question=Question.WHY, node=row.node)
         if isinstance(row, TeamRow):
             return f"a team is no object of the cluster: press p for the pods, and filter by {row.namespaces[0]}/"
-        if isinstance(row, ServiceRow):
-            if not row.findings:
-                return "no finding of this service names a pod: press p for its pods"
-            worst = row.findings[0]
-            return Ask(question=Question.WHY, namespace=row.namespace, pod=worst.pod, node=worst.node)
-        lease = row.lease
-        return Ask(
-            question=Question.WHY, namespace=lease.namespace, pod=lease.pod, container=lease.container, node=row.node
-        )
+        if isinstance(row, LeaseRow):
+            lease = row.lease
+            return Ask(
+                question=Question.WHY,
+                namespace=lease.namespace,
+                pod=lease.pod,
+                container=lease.container,
+                node=row.node,
+            )
+        if not row.findings:
+            return "no finding of this service names a pod: press p for its pods"
+        worst = row.findings[0]
+        return Ask(question=Question.WHY, namespace=row.namespace, pod=worst.pod, node=worst.node)
 
     def _tell(self, ask: Ask, lines: Sequence[str]) -> None:
         if self.pane is not None and self.pane.ask == ask:
@@ -379,8 +389,10 @@ class TopView(msgspec.Struct, kw_only=True):
         order = LEASE_ORDERS.get(self.order)
         return _arrange(rows, order, lambda row: (row.key, row.lease.container, row.node), reverse=self.reverse)
 
-    def select_services(self, usage: Usage) -> list[ServiceRow]:
+    def select_services(self, usage: Usage) -> "list[ServiceRow]":
         """The services to show, in order."""
+        from tessera.observe.service_rows import SERVICE_ORDERS
+
         words = self.filter.lower()
         rows = [
             row
@@ -396,15 +408,13 @@ class TopView(msgspec.Struct, kw_only=True):
         return _arrange(rows, TEAM_ORDERS.get(self.order), lambda row: row.team, reverse=self.reverse)
 
 
-def _key_of(row: CardRow | LeaseRow | ServiceRow | TeamRow) -> tuple[str, ...]:
+def _key_of(row: "CardRow | LeaseRow | ServiceRow | TeamRow") -> tuple[str, ...]:
     """What makes a row itself; its first part is its name for a person."""
     if isinstance(row, TeamRow):
         return (row.team,)
-    if isinstance(row, ServiceRow):
-        return (row.key,)
-    if isinstance(row, CardRow):
-        return (f"{row.node}/{row.index}", row.uuid)
-    return (row.key, row.lease.uid, row.lease.container, row.lease.device)
+    if isinstance(row, LeaseRow):
+        return (row.key, row.lease.uid, row.lease.container, row.lease.device)
+    return (f"{row.node}/{row.index}", row.uuid) if isinstance(row, CardRow) else (row.key,)
 
 
 def _arrange(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tessera.cli.base.connection import CommandError
 
 if TYPE_CHECKING:
+    from tessera.dashboard.view.cluster_map import Map
     from tessera.dashboard.view.explanations import Explanation
-    from tessera.dashboard.view.objects import GpuHours, Map, Usage, WaitingPods
+    from tessera.dashboard.view.objects import GpuHours, Usage, WaitingPods
     from tessera.kube.client.client import Client
     from tessera.kube.client.errors import ApiError
     from tessera.kube.resources.meta import Resource

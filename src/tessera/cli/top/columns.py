@@ -5,16 +5,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tessera.cli.base.usage import NOT_MEASURED, SHARES, device_of, gib_of, gpu_hours, held_for, no_card_line, percent
-from tessera.observe.service_rows import ServiceRow
 from tessera.observe.top_view import TopView, View
-from tessera.observe.usage_rows import CardRow, TeamRow
-from tessera.signals.page import ROOM_COUNTED
+from tessera.observe.usage_rows import CardRow, LeaseRow, TeamRow
 from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
     from tessera.observe.reading import Usage
-    from tessera.observe.service_rows import ServiceFinding
-    from tessera.observe.usage_rows import LeaseRow
+    from tessera.observe.service_rows import ServiceFinding, ServiceRow
 
 #: Faults and excesses of memory that are shown.
 _WARNINGS = 5
@@ -79,9 +76,9 @@ def cells_of(row: "CardRow | LeaseRow | ServiceRow | TeamRow") -> tuple[str, ...
     """The cells of a row."""
     if isinstance(row, TeamRow):
         return _team_cells(row)
-    if isinstance(row, ServiceRow):
-        return _service_cells(row)
-    return _card_cells(row) if isinstance(row, CardRow) else _pod_cells(row)
+    if isinstance(row, LeaseRow):
+        return _pod_cells(row)
+    return _card_cells(row) if isinstance(row, CardRow) else _service_cells(row)
 
 
 def table(view: TopView, usage: "Usage", width: int = 0, *, wide: bool = True) -> list[str]:
@@ -220,6 +217,8 @@ def _power(row: "CardRow") -> str:
 
 
 def _service_cells(row: "ServiceRow") -> tuple[str, ...]:
+    from tessera.signals.page import ROOM_COUNTED
+
     return (
         row.key,
         f"{row.ready}/{row.wanted}",
@@ -268,7 +267,7 @@ def _next_start(row: "ServiceRow") -> str:
     return NOT_MEASURED if row.start is None else f"in {age(max(0.0, row.start - time.time()))}"
 
 
-def _pod_cells(row: "LeaseRow") -> tuple[str, ...]:
+def _pod_cells(row: LeaseRow) -> tuple[str, ...]:
     lease = row.lease
     return (
         row.key,

@@ -171,14 +171,13 @@ async def _read_once(wanted: _Wanted, view: "View", kubeconfig: Path | None, con
 
 def _object(row: "CardRow | LeaseRow | ServiceRow | TeamRow") -> str:
     """What ``-o name`` writes."""
-    from tessera.observe.service_rows import ServiceRow
-    from tessera.observe.usage_rows import CardRow, TeamRow
+    from tessera.observe.usage_rows import CardRow, LeaseRow, TeamRow
 
     if isinstance(row, TeamRow):
         return row.team
-    if isinstance(row, ServiceRow):
-        return f"{row.kind.lower()}/{row.name}"
-    return f"node/{row.node}" if isinstance(row, CardRow) else f"pod/{row.lease.pod}"
+    if isinstance(row, LeaseRow):
+        return f"pod/{row.lease.pod}"
+    return f"node/{row.node}" if isinstance(row, CardRow) else f"{row.kind.lower()}/{row.name}"
 
 
 async def _run_live(

@@ -24,9 +24,10 @@ from tessera.dashboard.past import PastError, PastReader
 from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view import external_metrics
+from tessera.dashboard.view.cluster_map import make_map
 from tessera.dashboard.view.explanations import CLUSTER, EXPLANATIONS, GROUP, VERSION
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
-from tessera.dashboard.view.objects import GPU_HOURS, PASTS, RESOURCES, USAGES, WAITING_PODS, make_map
+from tessera.dashboard.view.objects import GPU_HOURS, PASTS, RESOURCES, USAGES, WAITING_PODS
 from tessera.dashboard.view.openapi import documents
 from tessera.kube.client.errors import ApiError, NotFound, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
