@@ -19,8 +19,8 @@ from tessera.cli.install.operator_process import operated_objects
 from tessera.cli.install.ownership import FILES
 from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.gpu_operator.settings.settings_reader import NamedConfig, OperatorSettings
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.settings_reader import NamedConfig, OperatorSettings
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import resource_for
 

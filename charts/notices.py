@@ -1,16 +1,16 @@
 """The settings of NVIDIA's chart that have no effect, as a table for ``NOTES.txt``.
 
-The table has the same reasons as ``tessera config check`` (:mod:`tessera.gpu_operator.fields.without_effect`). Each
+The table has the same reasons as ``tessera config check`` (:mod:`tessera.gpu_operator.without_effect`). Each
 entry has the places that it looks at, the condition, and the text.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.gpu_operator.fields import without_effect as reasons
-from tessera.gpu_operator.fields.keys import DROPPED, FLAG, SWITCHES, UNKNOWN, VALUES, Leaf, Shape
-from tessera.gpu_operator.fields.without_effect import MANAGER_FOLLOWED, PLUGIN_FOLLOWED
-from tessera.gpu_operator.policies.chart_defaults import DRIVER_ROOT
+from tessera.gpu_operator import without_effect as reasons
+from tessera.gpu_operator.driver_policy import DRIVER_ROOT
+from tessera.gpu_operator.keys import DROPPED, FLAG, SWITCHES, UNKNOWN, VALUES, Leaf, Shape
+from tessera.gpu_operator.without_effect import MANAGER_FOLLOWED, PLUGIN_FOLLOWED
 
 
 def tables() -> Mapping[str, Any]:

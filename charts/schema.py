@@ -17,7 +17,7 @@ import msgspec
 from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS
 from tessera.api.nodes.node_groups import NODE_GROUPS, NodeGroup
 from tessera.api.nodes.repairs import Repairs
-from tessera.gpu_operator.fields.keys import VALUES, Leaf, Shape
+from tessera.gpu_operator.keys import VALUES, Leaf, Shape
 
 Schema = dict[str, Any]
 

@@ -31,7 +31,7 @@ from tessera.driver.coverage.kernels import parse_kernel_lists
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
 from tessera.driver.nodes.node_facts import parse_upgrade_record, referenced_sets
 from tessera.driver.policies import PolicyObjects, decode_policies, select_policy
-from tessera.gpu_operator.settings.settings_reader import read_settings
+from tessera.gpu_operator.settings_reader import read_settings
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, ProvisioningHistory

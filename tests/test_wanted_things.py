@@ -20,7 +20,7 @@ from tessera.doctor.installation_checks import check_versions
 from tessera.driver.nodes.node_status import encode_status, status_condition
 from tessera.explain.nodes import explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot
-from tessera.gpu_operator.policies.policy_status import frozen_status, summarize_nodes, unmanaged_status
+from tessera.gpu_operator.policy_status import frozen_status, summarize_nodes, unmanaged_status
 from tessera.kube.resources import Condition, Node, NodeStatus
 from tessera.kube.resources.meta import ObjectMeta
 

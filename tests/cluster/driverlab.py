@@ -13,7 +13,7 @@ from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStr
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
 from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

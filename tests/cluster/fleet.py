@@ -14,7 +14,7 @@ from tessera.clock import LoopClock
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.node_facts import RECORD_ANNOTATION, UpgradeRecord, parse_upgrade_record
 from tessera.driver.rollout.node_view import PULL_APP
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import PODS, REPLICASETS, Node
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

@@ -10,7 +10,7 @@ from tests.support.virtual_lab import COMMANDS, VirtualLab
 from tessera.clock import LoopClock
 from tessera.explain.asked_object import parse_query
 from tessera.explain.query import explain
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.provisioning.history import RECORDS_KEY, decode_record

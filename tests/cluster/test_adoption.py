@@ -19,14 +19,21 @@ from tests.support.mortal_transport import KilledError, TransportUntilWrite
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.cli.base.connection import CommandError
-from tessera.cli.install.adoption import read_policy, stop_others
+from tessera.cli.install.adoption import (
+    DEPLOY_PREFIX,
+    PARTS,
+    STOPPED_KEY,
+    read_policy,
+    restore_patch,
+    stop_others,
+    stop_patch,
+)
 from tessera.cli.install.apply import AppliedObject, apply_all
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Left
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import deploy_folder, install_manifests
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
-from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX, PARTS, STOPPED_KEY, restore_patch, stop_patch
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS

@@ -13,8 +13,8 @@ from tessera.api.nodes.driver_status import (
     DriverStrategy,
 )
 from tessera.driver.resolution import Outcome
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policy_objects import OWNER_LABEL
 from tessera.kube.resources import DEPLOYMENTS
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, Nodes
 
 from tessera.api.nodes.node_marks import PROVISIONED
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, Span, node_phases, span_seconds

@@ -11,7 +11,7 @@ from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverStrategy
 from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.doctor.manifests import deploy_folder
 from tessera.driver.resolution import Outcome
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.provisioning.milestones import Milestone, node_phases
 from tessera.provisioning.options import DEADLINE, STARTUP_TAINT

@@ -24,7 +24,7 @@ from tessera.clock import LoopClock
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.dra.node_devices import DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS, Pod

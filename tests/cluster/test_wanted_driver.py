@@ -6,7 +6,7 @@ from typing import Any
 from tests.cluster.driverlab import NEWER, VERSION, Drivers, node, play, precompiled
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DAEMONSETS, NODES
 
 K = "5.15.0-69-generic"

@@ -11,10 +11,9 @@ from tests.deploy.conftest import ROOT, rendered
 
 from tessera.api.problems import FileRefused
 from tessera.clock import SystemClock
-from tessera.gpu_operator.fields.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
-from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
+from tessera.gpu_operator.policy_objects import read_cluster_policy, read_nvidia_driver
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Invalid
 from tessera.kube.resources.meta import Resource

@@ -14,7 +14,7 @@ from tessera.api.documents import load_document
 from tessera.cli import controller
 from tessera.cli.install.manifests import InstallChoices, manifests
 from tessera.doctor.manifests import install_manifests
-from tessera.gpu_operator.settings.settings_reader import read_settings
+from tessera.gpu_operator.settings_reader import read_settings
 from tessera.provisioning.satellite import ProvisioningSatellite
 
 VALUES = """

@@ -18,7 +18,7 @@ import tessera
 from tessera.api import instaslice, queues
 from tessera.api.pods import gangs
 from tessera.dra import claims, resource_slices
-from tessera.gpu_operator.policies import assignment as driver_assignment
+from tessera.gpu_operator import assignment as driver_assignment
 from tessera.handover import local_models, workloads
 from tessera.kube import resources
 from tessera.kube.resources import Resource

@@ -19,7 +19,7 @@ from tessera.cli.main import tessera
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.nodes import node_facts
 from tessera.driver.rollout.rollout import RolloutMetrics
-from tessera.gpu_operator.policies import driver_policy, policy_status
+from tessera.gpu_operator import driver_policy, policy_status
 from tessera.observe.record_player import DECIDERS
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import STARTUP_TAINT

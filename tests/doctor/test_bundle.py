@@ -10,7 +10,7 @@ from tests.support.api_clients import in_process_client
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.doctor.bundle import collect
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS
 
 SYSTEM = "tessera-system"

@@ -12,8 +12,8 @@ from tests.driver.test_drivers_process import ServerWithNodes
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, LabelNode
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings, UpgradePolicy
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.driver_policy import DriverPolicy, OperandSettings, UpgradePolicy
 from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.recorder import Record, Recorders, read_records
 from tessera.replay.state_codec import decode, encode

@@ -18,7 +18,7 @@ from tessera.driver.nodes.node_status import read_status
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.driver.run import DriverOptions, Drivers
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Transport
 from tessera.kube.event_recorder import EventRecorder

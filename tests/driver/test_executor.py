@@ -19,7 +19,7 @@ from tessera.driver.driver_sets import PoolKey, make_set
 from tessera.driver.executor import SEEN_SECONDS, DriverExecutor
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.interface import CreateSet, Instruction, LabelNode, WriteCondition, WriteStatus
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings
+from tessera.gpu_operator.driver_policy import DriverPolicy, OperandSettings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.client.requests import Request, Response

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import SourceError, branch, candidates, kernel_form, list_mirror_sources, os_forms, tags
 from tessera.driver.resolution import ImageKind, ImageQuery
-from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.driver_policy import ImageSource
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 FEDORA = PoolKey(os_id="fedora", os_version="35", kernel="5.16.13-200.fc35.x86_64", architecture="amd64")

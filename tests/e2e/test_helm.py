@@ -13,8 +13,8 @@ from tests.driver.registry.programs import registry
 from tests.support.helm_program import HELM
 from tests.support.running_lab import ROOT, RunningLab
 
-from tessera.gpu_operator.fields.keys import UNKNOWN
-from tessera.gpu_operator.settings.settings_reader import read_settings
+from tessera.gpu_operator.keys import UNKNOWN
+from tessera.gpu_operator.settings_reader import read_settings
 
 SHARING = ROOT / "examples" / "sharing"
 ARTICLE = yaml.safe_load((SHARING / "values.yaml").read_text(encoding="utf-8"))

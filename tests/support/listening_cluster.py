@@ -10,7 +10,7 @@ from typing import Any
 
 from tessera.clock import SystemClock
 from tessera.doctor.manifests import install_manifests
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Pod

@@ -83,7 +83,7 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- end -}}
 {{- end -}}
 
-{{- /* What Tessera follows of NVIDIA's values, as JSON; as tessera.gpu_operator.settings.settings_reader reads it. */ -}}
+{{- /* What Tessera follows of NVIDIA's values, as JSON; as tessera.gpu_operator.settings_reader reads it. */ -}}
 {{- define "tessera.settings" -}}
 {{- $nvidia := include "tessera.nvidia" . | fromJson -}}
 {{- $plugin := $nvidia.devicePlugin | default dict -}}

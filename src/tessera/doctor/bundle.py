@@ -27,7 +27,7 @@ from tessera.doctor.examination import examine, worst
 from tessera.doctor.facts import WEBHOOK, Object, Refusal
 from tessera.doctor.reading import followed_config_maps, try_to_read
 from tessera.doctor.redaction import ARCHIVE_VALUES, Redaction, environment_values, gpu_pod, uses_gpus
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Expired
 from tessera.kube.resources import (

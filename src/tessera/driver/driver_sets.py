@@ -12,7 +12,7 @@ import hashlib
 import msgspec
 
 from tessera.api.nodes.driver_status import DriverStrategy, RejectedStrategy
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, digest_parts
+from tessera.gpu_operator.driver_policy import DriverPolicy, digest_parts
 
 
 class PoolKey(msgspec.Struct, frozen=True, order=True, kw_only=True):

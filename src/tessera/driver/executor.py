@@ -41,8 +41,8 @@ from tessera.driver.planning.interface import (
     WriteStatus,
     instruction_key,
 )
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policy_objects import OWNER_LABEL
 from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from tessera.kube.executor import FREE, Executor, Hold, RequestError, until_observed
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES

@@ -22,7 +22,7 @@ import msgspec
 
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery
-from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.driver_policy import ImageSource
 
 #: For these, NVIDIA's operator uses the major part of the version since v26.7.0, and used all of it before.
 _MAJOR_ONLY = ("rhel", "rocky", "ol")

@@ -30,17 +30,16 @@ from tessera.api.problems import FileRefused, Notice
 from tessera.driver.limits import DRIVER_MEMORY
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import opt_out_reason, skip_reason
-from tessera.gpu_operator.policies.assignment import (
+from tessera.gpu_operator.assignment import (
     CLUSTER_POLICIES,
     NVIDIA_DRIVERS,
     DriverAssignment,
     assign_drivers,
     find_governing_policy,
 )
-from tessera.gpu_operator.policies.cluster_policy import find_other_manager, read_cluster_policy
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
-from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
-from tessera.gpu_operator.policies.policy_status import (
+from tessera.gpu_operator.driver_policy import DriverPolicy
+from tessera.gpu_operator.policy_objects import find_other_manager, read_cluster_policy, read_nvidia_driver
+from tessera.gpu_operator.policy_status import (
     AUTO_UPGRADE_OFF,
     PolicyStatus,
     conflict_status,

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.driver_policy import ImageSource
 
 
 class Outcome(Enum):

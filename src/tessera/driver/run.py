@@ -37,7 +37,7 @@ from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder

@@ -135,10 +135,10 @@ DECIDERS: Mapping[str, DeciderKind] = {
     ),
     "driver-plan": DeciderKind(
         decider="tessera.driver.planning.cluster_plan:plan_cluster",
-        modules=("tessera.driver", "tessera.gpu_operator.policies", "tessera.api", "tessera.kube.resources"),
+        modules=("tessera.driver", "tessera.gpu_operator", "tessera.api", "tessera.kube.resources"),
     ),
     "driver-rollout": DeciderKind(
         decider="tessera.driver.rollout.fleet:decide_rollout",
-        modules=("tessera.driver.rollout", "tessera.driver.nodes.node_facts", "tessera.gpu_operator.policies"),
+        modules=("tessera.driver.rollout", "tessera.driver.nodes.node_facts", "tessera.gpu_operator"),
     ),
 }

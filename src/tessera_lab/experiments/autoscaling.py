@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from tessera.clock import Clock
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.provisioning.advise.samples import GroupTimes

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.clusters import ExperimentCluster, MakeEntrypoint

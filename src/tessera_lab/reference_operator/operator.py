@@ -12,9 +12,9 @@ from typing import Any
 
 from tessera.clock import Clock
 from tessera.driver.nodes.node_facts import parse_os_image
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
-from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.driver_policy import DriverPolicy
+from tessera.gpu_operator.policy_objects import read_cluster_policy
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NAMESPACES, NODES

@@ -13,8 +13,8 @@ from tessera.api.nodes.node_cards import (
     keep_off_label,
     labels_say_gpu,
 )
+from tessera.cli.install.adoption import DEPLOY_PREFIX, PARTS
 from tessera.doctor.manifests import deploy_folder
-from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX, PARTS
 
 
 @pytest.mark.parametrize("name", PRESENT_LABELS)

@@ -20,7 +20,7 @@ from tessera.dra.claims import DEVICE_CLASSES
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.driver.build.orders import BuildSettings
-from tessera.gpu_operator.settings.settings_reader import read_settings
+from tessera.gpu_operator.settings_reader import read_settings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES

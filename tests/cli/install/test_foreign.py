@@ -11,9 +11,9 @@ from tessera.cli.install.apply import AppliedObject, apply_all, apply_drivers
 from tessera.cli.install.manifests import InstallChoices, manifests
 from tessera.cli.install.preflight import warnings
 from tessera.doctor.manifests import install_manifests
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.gpu_operator.policies.cluster_policy import find_other_manager
-from tessera.gpu_operator.settings.settings_reader import read_settings
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policy_objects import find_other_manager
+from tessera.gpu_operator.settings_reader import read_settings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CRDS

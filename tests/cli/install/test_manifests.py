@@ -13,7 +13,7 @@ from tessera.cli.install.protections import OBJECTS, POD_SECURITY, POD_SECURITY_
 from tessera.cli.install.rendering import CERTIFICATES, DASHBOARD, OPENSHIFT, option
 from tessera.cli.webhook import parse_options as parse_webhook
 from tessera.doctor.manifests import deploy_folder, install_manifests
-from tessera.gpu_operator.settings.settings_reader import read_settings
+from tessera.gpu_operator.settings_reader import read_settings
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
 BASE = install_manifests()

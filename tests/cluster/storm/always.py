@@ -45,9 +45,8 @@ from tessera.driver.nodes.node_facts import (
     parse_upgrade_record,
 )
 from tessera.driver.rollout.candidates import unavailable_limit
-from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
-from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
-from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL, read_nvidia_driver
+from tessera.gpu_operator.driver_policy import UpgradePolicy
+from tessera.gpu_operator.policy_objects import OWNER_LABEL, read_cluster_policy, read_nvidia_driver
 from tessera.kube.resources.meta import ObjectMeta
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.storage.store import Change

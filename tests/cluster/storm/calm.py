@@ -44,7 +44,7 @@ from tessera.driver.nodes.node_facts import (
     parse_upgrade_state,
 )
 from tessera.driver.rollout.node_view import PULL_APP
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.resources import PODS, Node
 
 #: Simulated seconds: until all serve, after that until all rests, and in which nobody writes then.

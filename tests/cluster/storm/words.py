@@ -9,7 +9,7 @@ from tessera.driver.manifests.names import DRIVER_CONTAINER
 from tessera.driver.nodes.node_facts import CORDONED_ANNOTATION, RECORD_ANNOTATION, UpgradeState
 from tessera.driver.nodes.node_facts import parse_upgrade_state as state_named
 from tessera.driver.nodes.node_status import read_status
-from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
+from tessera.gpu_operator.policy_objects import OWNER_LABEL
 
 Node = Mapping[str, Any]
 

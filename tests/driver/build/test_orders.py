@@ -16,7 +16,7 @@ from tessera.driver.build.orders import (
     order_for,
 )
 from tessera.driver.driver_sets import PoolKey
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 
 Ordered = Callable[..., BuildOrder]
 

@@ -6,7 +6,7 @@ from tessera.driver.coverage.next_kernels import KernelsInUse, kernels_in_use
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.policies import PolicySelection
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 POLICY = DriverPolicy(kind="ClusterPolicy", name="p", source=ImageSource(version="525.125.06"))

@@ -24,7 +24,7 @@ from tessera.driver.coverage.next_kernels import (
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.resolution import Outcome
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.resources import CONFIGMAPS, JOBS
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

@@ -15,7 +15,7 @@ from tessera.driver.coverage.report import (
 )
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.resolution import ImageKind, Outcome, Resolution, TriedReference
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 
 POLICY = DriverPolicy(
     kind="ClusterPolicy",

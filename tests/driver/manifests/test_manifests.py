@@ -15,7 +15,7 @@ from tessera.driver.manifests.driver import driver_daemonset
 from tessera.driver.manifests.names import set_of
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, runtime_class, toolkit_daemonset
 from tessera.driver.manifests.validation import validation_pod
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.kube.resources.meta import ObjectMeta
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

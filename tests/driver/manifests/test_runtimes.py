@@ -11,7 +11,7 @@ import pytest
 
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, DOCKER, Runtime, toolkit_daemonset
 from tessera.driver.manifests.validation import validation_pod
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource, OperandSettings
 
 SOURCE = ImageSource(repository="nvcr.io/nvidia/k8s", image="container-toolkit", version="v1.20.0")
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"

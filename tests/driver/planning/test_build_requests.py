@@ -13,7 +13,7 @@ from tessera.driver.build.states import BuildPhase, BuildState
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.planning.strategy import PUSH_TIMEOUT, BuildRequests, build_progress
 from tessera.driver.planning.strategy import PoolBuildState as Stands
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client
 from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo

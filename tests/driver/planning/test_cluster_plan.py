@@ -33,7 +33,7 @@ from tessera.driver.planning.interface import (
 )
 from tessera.driver.policies import PolicySelection
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.kube.resources import Condition
 
 SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525.125.06")

@@ -15,7 +15,7 @@ from tessera.driver.planning.strategy import (
     image_queries,
 )
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 NODE = DriverNodeFacts(name="n1", uid="u1", is_gpu=True, pool=POOL)

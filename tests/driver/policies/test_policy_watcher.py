@@ -11,7 +11,7 @@ import pytest
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.policies import PolicyWatcher
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, NAMESPACES
 from tessera.kube.runtime import KubeRuntime

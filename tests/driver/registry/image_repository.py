@@ -16,7 +16,7 @@ from tessera.driver.registry.credentials import Keyring
 from tessera.driver.registry.resolver import RegistryResolver, Secrets
 from tessera.driver.registry.wire import RegistryHttp, Trust
 from tessera.driver.resolution import ImageKind, ImageQuery
-from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.driver_policy import ImageSource
 
 
 class ManualClock:

@@ -23,7 +23,7 @@ from tessera.driver.registry.resolver import (
     Secrets,
 )
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolver
-from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.driver_policy import ImageSource
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 RHEL = PoolKey(os_id="rhel", os_version="9.8", kernel="5.14.0-687.39.1.el9_8.x86_64", architecture="amd64")

@@ -28,9 +28,9 @@ from tessera.driver.rollout.candidates import Failures, NodeFailure, SetFailures
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.instructions import DeletePull, ForgetFailures, PatchNode, PullImage, RecordFailure
 from tessera.driver.rollout.node_view import DesiredDriver, DriverPodView, NodeView, PodView, PullPod, PullProgress
-from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
-from tessera.gpu_operator.policies.driver_policy import DrainSettings, PodDeletionSettings, UpgradePolicy
-from tessera.gpu_operator.policies.policy_status import NO_EFFECT
+from tessera.gpu_operator.driver_policy import DrainSettings, PodDeletionSettings, UpgradePolicy
+from tessera.gpu_operator.policy_objects import read_cluster_policy
+from tessera.gpu_operator.policy_status import NO_EFFECT
 
 WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)
 

@@ -28,7 +28,7 @@ from tessera.driver.nodes.node_facts import CHANGING, CORDONED_ANNOTATION, REQUE
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.node_view import NodeView, read_node_view
 from tessera.driver.rollout.rollout import InFlight
-from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
+from tessera.gpu_operator.driver_policy import UpgradePolicy
 from tessera.kube.resources import Node, Pod
 from tessera.replay.recorder import Recorders
 

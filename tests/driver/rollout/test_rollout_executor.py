@@ -25,7 +25,7 @@ from tessera.driver.rollout.instructions import (
 )
 from tessera.driver.rollout.node_view import read_node_view
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
-from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
+from tessera.gpu_operator.driver_policy import UpgradePolicy
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder

@@ -20,7 +20,7 @@ from tessera.driver.nodes.node_facts import (
 from tessera.driver.rollout.instructions import NodeStep, PatchNode
 from tessera.driver.rollout.node_view import DriverPodView, NodeView, PodView
 from tessera.driver.rollout.state_machine import begin_upgrade, next_step, refuse_upgrade
-from tessera.gpu_operator.policies.driver_policy import (
+from tessera.gpu_operator.driver_policy import (
     DrainSettings,
     PodDeletionSettings,
     UpgradePolicy,

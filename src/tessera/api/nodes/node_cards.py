@@ -92,7 +92,7 @@ ACCELERATOR_LABELS = tuple(
 #: NVIDIA's label by which people keep operators from a node, with the value ``false``: no agent, and no driver.
 DEPLOY_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 #: The same for the device plugin alone: no agent; a driver may come. ``tessera install --adopt`` sets it too, together
-#: with that of feature discovery (:data:`tessera.gpu_operator.settings.adoption.PARTS`), to end NVIDIA's parts beside
+#: with that of feature discovery (:data:`tessera.cli.install.adoption.PARTS`), to end NVIDIA's parts beside
 #: an agent; both together keep no agent off.
 DEPLOY_PLUGIN_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 DEPLOY_DISCOVERY_LABEL = "nvidia.com/gpu.deploy.gpu-feature-discovery"

@@ -23,8 +23,6 @@ from tessera.api.problems import FileRefused, Notice, join_path, quote_value
 from tessera.api.sharing.profile_parser import PLACES, VERSION
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.operator import (
-    CLUSTER_POLICY_KIND,
-    NVIDIA_DRIVER_KIND,
     VALUES_KIND,
     check_embedded,
     check_nvidia_driver,
@@ -32,10 +30,10 @@ from tessera.cli.config.operator import (
 )
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
-from tessera.gpu_operator.fields.keys import POD_KEYS, VALUES
-from tessera.gpu_operator.policies.nvidia_driver import KIND as DRIVER_KIND
-from tessera.gpu_operator.settings.embedded_values import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
-from tessera.gpu_operator.settings.settings_reader import OWN_KEY, POLICY_KIND
+from tessera.gpu_operator.embedded_values import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
+from tessera.gpu_operator.keys import POD_KEYS, VALUES
+from tessera.gpu_operator.policy_objects import DRIVER_KIND, POLICY_KIND
+from tessera.gpu_operator.settings_reader import OWN_KEY
 from tessera.limits import KEY_SHOWN
 from tessera.text import one_line
 
@@ -175,7 +173,7 @@ def _profiles_of_chart(document: Mapping[str, Any], name: str, nodes: Sequence[T
 
 #: Kinds of parts that are checked; a file without any of them is wrong.
 _CHECKED = (
-    *("sharing profile", "MIG layouts", VALUES_KIND, CLUSTER_POLICY_KIND, NVIDIA_DRIVER_KIND, "settings"),
+    *("sharing profile", "MIG layouts", VALUES_KIND, POLICY_KIND, DRIVER_KIND, "settings"),
     *(CLIENTS, HOOKS),
 )
 
@@ -240,8 +238,8 @@ def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence
         yield from _config_map(document, nodes)
     elif kind == POLICY_KIND and group in (NVIDIA, None):
         yield from check_operator(document, _own_name(document, POLICY_KIND), nodes)
-    elif kind == NVIDIA_DRIVER_KIND and group in (NVIDIA, None):
-        yield check_nvidia_driver(document, _own_name(document, NVIDIA_DRIVER_KIND))
+    elif kind == DRIVER_KIND and group in (NVIDIA, None):
+        yield check_nvidia_driver(document, _own_name(document, DRIVER_KIND))
     elif kind == CLUSTER_KIND and group in (NVIDIA, None):
         yield gpu_cluster(_own_name(document, CLUSTER_KIND))
     elif parts := list(_embedded(document, f"{_own_name(document, kind)}/", nodes)):

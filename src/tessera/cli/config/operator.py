@@ -11,14 +11,11 @@ from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
 from tessera.cli.config.sharing import check_sharing
-from tessera.gpu_operator.policies.chart_defaults import DRIVER_ROOT
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
-from tessera.gpu_operator.policies.nvidia_driver import KIND as DRIVER_KIND
-from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
-from tessera.gpu_operator.settings.embedded_values import find_values
-from tessera.gpu_operator.settings.settings_reader import (
+from tessera.gpu_operator.driver_policy import DRIVER_ROOT, DriverPolicy, ImageSource, OperandSettings
+from tessera.gpu_operator.embedded_values import find_values
+from tessera.gpu_operator.policy_objects import DRIVER_KIND, POLICY_KIND, read_nvidia_driver
+from tessera.gpu_operator.settings_reader import (
     OWN_KEY,
-    POLICY_KIND,
     NamedConfig,
     OperatorSettings,
     read_settings,
@@ -26,8 +23,6 @@ from tessera.gpu_operator.settings.settings_reader import (
 from tessera.text import count_noun
 
 VALUES_KIND = "values of gpu-operator"
-CLUSTER_POLICY_KIND = POLICY_KIND
-NVIDIA_DRIVER_KIND = DRIVER_KIND
 
 #: The choice for a node without a label if no default is set.
 _NO_PROFILE = "the profile named default, or else the only one"
@@ -36,7 +31,7 @@ _NO_LAYOUT = "the cards stay as they are"
 
 def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[TrialNode]) -> Iterator[PartReport]:
     """Checks a parsed document, and the profiles and layouts in it."""
-    kind = CLUSTER_POLICY_KIND if document.get("kind") == POLICY_KIND else VALUES_KIND
+    kind = POLICY_KIND if document.get("kind") == POLICY_KIND else VALUES_KIND
     try:
         settings = read_settings(document, _drivers_choice(document))
     except FileRefused as refused:
@@ -86,9 +81,9 @@ def check_nvidia_driver(document: Mapping[str, Any], name: str) -> PartReport:
     try:
         read = read_nvidia_driver(document)
     except FileRefused as refused:
-        return report_refused(name, NVIDIA_DRIVER_KIND, refused)
+        return report_refused(name, DRIVER_KIND, refused)
     means = [_nodes_of(read.policy), *_driver_means(read.policy)]
-    return PartReport(name=name, kind=NVIDIA_DRIVER_KIND, means=tuple(means), notices=tuple(map(str, read.notices)))
+    return PartReport(name=name, kind=DRIVER_KIND, means=tuple(means), notices=tuple(map(str, read.notices)))
 
 
 def _nodes_of(policy: DriverPolicy) -> str:

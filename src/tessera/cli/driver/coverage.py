@@ -44,7 +44,7 @@ from tessera.driver.coverage.report import (
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.resolution import Resolver
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client
 
 #: Exit codes: a kernel has no image; the next kernel is unknown, with ``--fail-if-unknown``.

@@ -48,7 +48,7 @@ from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
-from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.driver_policy import ImageSource
 
 #: Tags of a kernel that are looked up, the newest; each is a request.
 _LOOKED_UP = 100

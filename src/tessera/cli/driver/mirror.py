@@ -36,7 +36,7 @@ from tessera.driver.registry.copying import (
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.registry.wire import RegistryError
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
-from tessera.gpu_operator.policies.driver_policy import ImageSource
+from tessera.gpu_operator.driver_policy import ImageSource
 
 
 class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):

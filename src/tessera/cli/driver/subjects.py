@@ -30,8 +30,8 @@ from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import DriverNodeFacts, read_node_facts
 from tessera.driver.policies import PolicyObjects, select_policy
 from tessera.driver.resolution import Resolver
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES

@@ -35,9 +35,9 @@ from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.cli.install.protections import without_protections
 from tessera.cli.install.webhook_certificate import CERT_MANAGER, OWN, with_cert_manager
-from tessera.gpu_operator.policies.cluster_policy import KIND as POLICY_KIND
-from tessera.gpu_operator.policies.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
-from tessera.gpu_operator.settings.settings_reader import NamedConfig, OperatorSettings
+from tessera.gpu_operator.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
+from tessera.gpu_operator.policy_objects import POLICY_KIND
+from tessera.gpu_operator.settings_reader import NamedConfig, OperatorSettings
 
 #: The ConfigMap of authorities and its key. Builds mount it too, and trust its keys ``*.crt``.
 CONFIG_MAP = "tessera-registry-ca"

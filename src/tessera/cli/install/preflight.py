@@ -12,7 +12,7 @@ from tessera.cli.install.apply import driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import InstallChoices
 from tessera.doctor.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.doctor.platform_checks import REMOVE_IT, is_instaslice
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, DaemonSet

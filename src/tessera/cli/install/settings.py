@@ -11,14 +11,15 @@ from tessera.api.problems import FileRefused, Notice, Problem
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import display_name, read_text
 from tessera.cli.install.manifests import Manifest
-from tessera.gpu_operator.settings.driver_objects import drivers_of_values
-from tessera.gpu_operator.settings.embedded_values import (
+from tessera.gpu_operator.driver_objects import drivers_of_values
+from tessera.gpu_operator.embedded_values import (
     PLUGIN_ADVICE,
     find_plugin_values,
     find_values,
     is_plugin_chart,
 )
-from tessera.gpu_operator.settings.settings_reader import POLICY_KIND, OperatorSettings, read_settings
+from tessera.gpu_operator.policy_objects import POLICY_KIND
+from tessera.gpu_operator.settings_reader import OperatorSettings, read_settings
 
 
 def read_file(file: Path, drivers: bool | None) -> OperatorSettings:

@@ -26,9 +26,9 @@ from tessera.api.nodes.node_marks import (
     RemovalState,
     read_answer,
 )
+from tessera.cli.install.adoption import DEPLOY_PREFIX
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import Clock
-from tessera.gpu_operator.settings.adoption import DEPLOY_PREFIX
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import NODES, PODS, Node

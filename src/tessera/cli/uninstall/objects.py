@@ -24,7 +24,7 @@ from tessera.cli.install.ownership import has_applied, has_installed, is_made_cl
 from tessera.cli.uninstall.nodes import OURS
 from tessera.cli.uninstall.results import Done, Result
 from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import (

@@ -45,6 +45,7 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.api.nodes.node_marks import RemovalRequest
+from tessera.cli.install.adoption import STOPPED_KEY, restore_patch
 from tessera.cli.install.apply import get_object, list_objects
 from tessera.cli.install.manifests import AGENT, CONTROLLER, MPS_HOST, WEBHOOK
 from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, wait_for_agents
@@ -57,8 +58,7 @@ from tessera.cli.uninstall.objects import (
 )
 from tessera.cli.uninstall.results import Done, Left, Result
 from tessera.clock import Clock, rfc3339
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
-from tessera.gpu_operator.settings.adoption import STOPPED_KEY, restore_patch
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, EVENTS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS, Pod

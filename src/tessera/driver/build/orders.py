@@ -19,7 +19,7 @@ import msgspec
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import tags
 from tessera.driver.resolution import ImageKind
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.limits import ECHOED
 
 

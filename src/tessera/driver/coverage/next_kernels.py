@@ -30,7 +30,7 @@ from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.policies import PolicySelection
 from tessera.driver.resolution import Resolver
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, key
 from tessera.kube.runtime import KubeRuntime

@@ -14,7 +14,7 @@ from tessera.driver.coverage.kernels import NextKernel
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.planning.strategy import image_queries
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Resolver
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 
 #: The pools of the existing nodes, and the policy of each.
 PoolsInUse = Iterable[tuple[PoolKey, DriverPolicy]]

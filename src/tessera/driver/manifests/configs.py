@@ -17,7 +17,7 @@ import msgspec
 from tessera.api.nodes.driver_status import DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests.names import Json
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 
 #: The keys of each ConfigMap, by the ConfigMap's name.
 Keys = Mapping[str, Sequence[str]]

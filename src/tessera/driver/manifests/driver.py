@@ -24,7 +24,7 @@ from tessera.driver.manifests.names import (
     set_text,
 )
 from tessera.driver.manifests.validation import driver_startup, driver_stop
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, OperandSettings
+from tessera.gpu_operator.driver_policy import DriverPolicy, OperandSettings
 
 _PRIVILEGED: Json = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _SHARED = "shared-nvidia-driver-toolkit"

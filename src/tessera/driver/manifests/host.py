@@ -6,7 +6,7 @@ Source: gpu-operator v26.7.0, ``assets/state-driver/0500_daemonset.yaml``.
 import msgspec
 
 from tessera.driver.manifests.names import Json
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 
 
 class HostMount(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from tessera.driver.manifests.names import (
     secrets,
 )
 from tessera.driver.manifests.validation import toolkit_ready
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 
 _CONFIG, _DROP_IN, _SOCKETS, _NRI = (
     "/runtime/config-dir",

@@ -59,10 +59,10 @@ from tessera.driver.planning.interface import (
 )
 from tessera.driver.planning.node_plan import NodePlan, plan_node, plan_unmanaged, plan_waiting, plan_without_driver
 from tessera.driver.planning.strategy import StrategyInputs, StrategyResult, choose_strategy
-from tessera.gpu_operator.policies.assignment import NVIDIA_DRIVERS
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
-from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
-from tessera.gpu_operator.policies.policy_status import make_status_patch
+from tessera.gpu_operator.assignment import NVIDIA_DRIVERS
+from tessera.gpu_operator.driver_policy import DriverPolicy
+from tessera.gpu_operator.policy_objects import OWNER_LABEL
+from tessera.gpu_operator.policy_status import make_status_patch
 
 #: Seconds from its registration in which a node is new: its agent may not have started yet.
 NEW_NODE = 300.0

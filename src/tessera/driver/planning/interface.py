@@ -17,7 +17,7 @@ from tessera.driver.planning.strategy import StrategyInputs
 from tessera.driver.policies import PolicySelection
 from tessera.driver.resolution import ImageQuery, Resolution
 from tessera.driver.rollout.node_view import DesiredDriver
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 
 
 class CreateSet(msgspec.Struct, frozen=True, kw_only=True):

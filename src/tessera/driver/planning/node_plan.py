@@ -25,7 +25,7 @@ from tessera.driver.nodes.node_status import NodeState, can_validate, driver_fau
 from tessera.driver.nodes.pod_facts import DriverPodProgress
 from tessera.driver.planning.strategy import StrategyResult, image_queries
 from tessera.driver.rollout.node_view import DesiredDriver
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ from tessera.driver.image_tags import list_mirror_sources
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.nodes.node_facts import DriverNodeFacts
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 
 #: Returns what registries answered about an image; None if there is no answer yet.
 Answers = Callable[[ImageQuery], Resolution | None]

@@ -18,8 +18,8 @@ from tessera.driver.nodes.node_facts import CHANGING, UpgradeState
 from tessera.driver.rollout.drain import drain_obstacle
 from tessera.driver.rollout.instructions import FAILURE_CAUSE, ForgetFailures, RecordFailure
 from tessera.driver.rollout.node_view import NodeView, PullProgress
-from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
-from tessera.gpu_operator.policies.policy_status import AUTO_UPGRADE_OFF
+from tessera.gpu_operator.driver_policy import UpgradePolicy
+from tessera.gpu_operator.policy_status import AUTO_UPGRADE_OFF
 
 
 def is_in_progress(view: NodeView) -> bool:

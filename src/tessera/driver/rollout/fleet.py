@@ -46,7 +46,7 @@ from tessera.driver.rollout.state_machine import (
     next_step,
     refuse_upgrade,
 )
-from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
+from tessera.gpu_operator.driver_policy import UpgradePolicy
 
 
 class RolloutSnapshot(msgspec.Struct, frozen=True, kw_only=True):

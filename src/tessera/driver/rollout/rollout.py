@@ -23,7 +23,7 @@ from tessera.driver.rollout.instructions import (
     RecordFailure,
 )
 from tessera.driver.rollout.node_view import NodeView
-from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
+from tessera.gpu_operator.driver_policy import UpgradePolicy
 from tessera.kube.backoff import Backoff
 from tessera.kube.runtime import KubeRuntime
 

@@ -67,7 +67,7 @@ from tessera.driver.rollout.instructions import (
     timeout_for,
 )
 from tessera.driver.rollout.node_view import NodeView
-from tessera.gpu_operator.policies.driver_policy import UpgradePolicy
+from tessera.gpu_operator.driver_policy import UpgradePolicy
 
 #: Seconds for the users of GPUs to release them (k8s-driver-manager waits as long for each of them).
 LET_GO_SECONDS = 300.0

@@ -17,8 +17,8 @@ from enum import Enum
 import msgspec
 
 from tessera.clock import rfc3339
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.gpu_operator.policies.policy_status import ERROR
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.gpu_operator.policy_status import ERROR
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
 from tessera.kube.runtime import KubeRuntime

@@ -112,7 +112,7 @@ def _policy(path: Path) -> Mapping[str, Any]:
     from tessera.api.documents import load_document
     from tessera.api.problems import FileRefused
     from tessera.cli.base.inputs import display_name, read_text
-    from tessera.gpu_operator.policies.cluster_policy import read_cluster_policy
+    from tessera.gpu_operator.policy_objects import read_cluster_policy
 
     try:
         loaded = load_document(read_text(path))

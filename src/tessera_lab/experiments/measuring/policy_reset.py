@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod

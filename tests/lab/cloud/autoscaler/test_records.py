@@ -4,7 +4,7 @@ import pytest
 from tests.support.virtual_lab import ENTRYPOINT
 
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts, read_cluster
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import PODS
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers

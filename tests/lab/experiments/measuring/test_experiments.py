@@ -12,7 +12,7 @@ import pytest
 from tessera.api.problems import FileRefused
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES, PODS
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes

@@ -15,7 +15,7 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
-from tessera.gpu_operator.policies.assignment import CLUSTER_POLICIES
+from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS, Pod, Resource
 from tessera.kube.watch.informer import EventKind, Informer

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tessera.api.problems import Notice
-from tessera.gpu_operator.fields.keys import IMAGE_KEYS, POD_KEYS
+from tessera.gpu_operator.keys import IMAGE_KEYS, POD_KEYS
 
 _DISCOVERY = "node feature discovery is not installed; the agent writes the labels of the cards itself"
 _MACHINES = "cards are not handed to virtual machines"

@@ -13,13 +13,17 @@ import msgspec
 
 from tessera.api.image_reference import IMAGE_REFERENCE
 from tessera.api.problems import join_path, quote_value
-from tessera.gpu_operator.policies import chart_defaults as chart
-from tessera.gpu_operator.policies.driver_policy import (
+from tessera.gpu_operator.driver_policy import (
     BUILD_REPOSITORY_ANNOTATION,
     BUILD_SECRET_ANNOTATION,
     CANARY_ANNOTATION,
+    CHART_VERSION,
+    DRIVER_SOURCE,
     FAILURE_BUDGET_ANNOTATION,
+    INSTALL_DIR,
+    MANAGER_SOURCE,
     MIRRORS_ANNOTATION,
+    STARTUP_PROBE,
     DrainSettings,
     DriverPolicy,
     ImageSource,
@@ -28,7 +32,7 @@ from tessera.gpu_operator.policies.driver_policy import (
     UpgradePolicy,
     WaitForCompletion,
 )
-from tessera.gpu_operator.policies.field_reader import FieldReader
+from tessera.gpu_operator.field_reader import FieldReader
 from tessera.limits import Limit
 
 IMAGE_MIRRORS = Limit(8, "repositories", "mirrors that a policy's annotation names", "each is asked for every image")
@@ -61,9 +65,9 @@ def read_image_source(
     named["version"] = read_version(reading, fields, path)
     if not any(fields.get(key) for key in named):
         where = f"{otherwise.repository}/{otherwise.image}, version {otherwise.version}"
-        if otherwise is not chart.MANAGER_SOURCE:  # users do not choose this one
+        if otherwise is not MANAGER_SOURCE:  # users do not choose this one
             reading.add_notice(
-                join_path(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {chart.CHART_VERSION}"
+                join_path(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {CHART_VERSION}"
             )
         named = {"repository": otherwise.repository, "image": otherwise.image, "version": otherwise.version}
     if len(reading.found.problems) == before:  # a value of another type is reported already
@@ -85,7 +89,7 @@ def read_driver_source(reading: FieldReader, fields: Mapping[str, Any], path: st
     NVIDIA's operator appends ``-ubuntu22.04`` to the tag as to a version. A digest names one image and stays as it is;
     so does a reference without a tag, to which nothing can be appended.
     """
-    source = read_image_source(reading, fields, path, otherwise=chart.DRIVER_SOURCE)
+    source = read_image_source(reading, fields, path, otherwise=DRIVER_SOURCE)
     name, _, tag = source.image.rpartition(":")
     if not source.verbatim or not name or "/" in tag or "@" in source.image:
         return source
@@ -166,7 +170,7 @@ def read_startup_probe(reading: FieldReader, fields: Mapping[str, Any], path: st
     written = fields.get("startupProbe")
     if not isinstance(written, Mapping) or not written:
         return {}
-    usual = chart.STARTUP_PROBE
+    usual = STARTUP_PROBE
     delay = reading.integer(written, "initialDelaySeconds", at, 0)
     period = reading.integer(written, "periodSeconds", at, usual["periodSeconds"], least=1)
     failures = reading.integer(written, "failureThreshold", at, usual["failureThreshold"], least=1)
@@ -253,7 +257,7 @@ def read_operand(
         enabled=enabled,
         source=read_image_source(reading, fields, path, otherwise=otherwise) if enabled else ImageSource(),
         env=reading.values_of(fields.get("env", {}), variables, join_path(path, "env")),
-        install_dir=read_folder(reading, fields, "installDir", path, chart.INSTALL_DIR),
+        install_dir=read_folder(reading, fields, "installDir", path, INSTALL_DIR),
     )
 
 
@@ -324,3 +328,32 @@ def read_identity(metadata: Mapping[str, Any], kind: str) -> DriverPolicy:
     texts = {key: metadata.get(key) for key in ("uid", "creationTimestamp")}
     uid, created = (value if isinstance(value, str) else "" for value in texts.values())
     return DriverPolicy(kind=kind, name=metadata["name"], uid=uid, created=created)
+
+
+#: Variables of ``toolkit.env`` that name files of the host. Their folders are mounted into the toolkit's container, so
+#: each must be a path that Kubernetes can mount.
+FILE_VARIABLES = (
+    "RUNTIME_CONFIG",
+    "RUNTIME_DROP_IN_CONFIG",
+    "RUNTIME_SOCKET",
+    "CONTAINERD_CONFIG",
+    "CONTAINERD_SOCKET",
+    "CRIO_CONFIG",
+    "DOCKER_CONFIG",
+    "DOCKER_SOCKET",
+    "NRI_SOCKET",
+)
+_HANDLER = "nvidia"
+
+
+def judge_toolkit_env(reading: FieldReader, env: Mapping[str, str], path: str) -> None:
+    """Notes mistakes in paths, and variables that Tessera sets itself."""
+    for name in FILE_VARIABLES:
+        value = env.get(name, "")
+        parts = value.split("/")
+        if value and (parts[0] or not parts[-1] or ".." in parts or "\0" in value):
+            text = f"{quote_value(value)} must be an absolute path of a file on the host, without .."
+            reading.add_problem(join_path(path, name), text)
+    if env.get("CONTAINERD_RUNTIME_CLASS", _HANDLER) != _HANDLER:
+        text = f"no effect: the handler is {_HANDLER!r}, by which Tessera's RuntimeClass finds it"
+        reading.add_notice(join_path(path, "CONTAINERD_RUNTIME_CLASS"), text)

@@ -12,12 +12,12 @@ from tests.support.refused_problems import refused_problems
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import MigStrategy
-from tessera.gpu_operator.fields.keys import POLICY, VALUES, Leaf, Shape
-from tessera.gpu_operator.fields.without_effect import COMPONENTS
-from tessera.gpu_operator.settings.settings_reader import NamedConfig, OperatorSettings, read_settings
+from tessera.gpu_operator.keys import POLICY, VALUES, Leaf, Shape
+from tessera.gpu_operator.settings_reader import NamedConfig, OperatorSettings, read_settings
+from tessera.gpu_operator.without_effect import COMPONENTS
 
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
-ARTICLE = (Path(__file__).parents[3] / "examples" / "sharing" / "values.yaml").read_text()
+ARTICLE = (Path(__file__).parents[2] / "examples" / "sharing" / "values.yaml").read_text()
 
 #: Components of the chart that have the keys of a container in a DaemonSet.
 CONTAINERS = (

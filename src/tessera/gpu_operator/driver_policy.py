@@ -2,10 +2,15 @@
 
 Names and defaults are those of NVIDIA's gpu-operator (chart v26.7.0). Settings that upstream does not have (canary,
 failure budget) are annotations of the object under ``tessera.dev``.
+
+The chart renders its own defaults (:data:`CHART_VALUES`) into the ``ClusterPolicy``, so they count for every
+installation by values. An object that a user wrote by hand has none of them; for such an object Tessera takes only the
+images from here, since it has no images of its own for these parts.
 """
 
 import hashlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -233,3 +238,63 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
 def digest_parts(parts: Any) -> str:
     """Ten hexadecimal digits: a hash of plain values."""
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:10]
+
+
+CHART_VERSION = "v26.7.0"
+
+DRIVER_SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="595.91.07")
+MANAGER_SOURCE = ImageSource(repository="nvcr.io/nvidia/cloud-native", image="k8s-driver-manager", version="v0.12.0")
+TOOLKIT_SOURCE = ImageSource(repository="nvcr.io/nvidia/k8s", image="container-toolkit", version="v1.20.0")
+INSTALL_DIR = "/usr/local/nvidia"
+DRIVER_ROOT = "/run/nvidia/driver"
+PRIORITY_CLASS = "system-node-critical"
+
+#: Startup probe of the driver container: first check after 60 s, then one every 10 s, for 20 minutes.
+STARTUP_PROBE: Mapping[str, int] = MappingProxyType(
+    {"initialDelaySeconds": 60, "periodSeconds": 10, "timeoutSeconds": 60, "failureThreshold": 120}
+)
+
+
+def _image(source: ImageSource) -> dict[str, Any]:
+    named = {"repository": source.repository, "image": source.image, "version": source.version}
+    return {**named, "imagePullPolicy": source.pull_policy}
+
+
+#: The values of NVIDIA's chart that its ``ClusterPolicy`` template uses for drivers.
+CHART_VALUES: Mapping[str, Any] = MappingProxyType(
+    {
+        "daemonsets": {
+            "priorityClassName": PRIORITY_CLASS,
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "updateStrategy": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": "1"},
+        },
+        "hostPaths": {"rootFS": "/", "driverInstallDir": DRIVER_ROOT},
+        "driver": {
+            "enabled": True,
+            "nvidiaDriverCRD": {"enabled": False, "deployDefaultCR": True, "driverType": "gpu", "nodeSelector": {}},
+            "kernelModuleType": "auto",
+            "usePrecompiled": False,
+            **_image(DRIVER_SOURCE),
+            "startupProbe": dict(STARTUP_PROBE),
+            "rdma": {"enabled": False, "useHostMofed": False},
+            "upgradePolicy": {
+                "autoUpgrade": True,
+                "maxParallelUpgrades": 1,
+                "maxUnavailable": "25%",
+                "waitForCompletion": {"timeoutSeconds": 0, "podSelector": ""},
+                "gpuPodDeletion": {"force": False, "timeoutSeconds": 300, "deleteEmptyDir": False},
+                "drain": {
+                    "enable": False,
+                    "force": False,
+                    "podSelector": "",
+                    "timeoutSeconds": 300,
+                    "deleteEmptyDir": False,
+                },
+            },
+            "manager": {**_image(MANAGER_SOURCE), "env": []},
+            "licensingConfig": {"secretName": "", "nlsEnabled": True},
+        },
+        "toolkit": {"enabled": True, **_image(TOOLKIT_SOURCE), "env": [], "installDir": INSTALL_DIR},
+    }
+)

@@ -12,17 +12,16 @@ from typing import Any
 
 import msgspec
 
-from tessera.gpu_operator.policies import cluster_policy, nvidia_driver
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
-from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
+from tessera.gpu_operator.driver_policy import DriverPolicy
+from tessera.gpu_operator.policy_objects import DRIVER_KIND, OWNER_LABEL, POLICY_KIND
 from tessera.kube.resources import NodeAffinity, NodeSelectorRequirement
 from tessera.kube.resources.meta import Resource
 from tessera.kube.resources.selectors import Requirement, parse_operator
 from tessera.text import list_names
 
 #: Untyped: every field counts, also those that Tessera does not know.
-CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", cluster_policy.KIND, False, dict[str, Any])
-NVIDIA_DRIVERS = Resource("nvidia.com", "v1alpha1", "nvidiadrivers", nvidia_driver.KIND, False, dict[str, Any])
+CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", POLICY_KIND, False, dict[str, Any])
+NVIDIA_DRIVERS = Resource("nvidia.com", "v1alpha1", "nvidiadrivers", DRIVER_KIND, False, dict[str, Any])
 
 #: Most names in one message; further ones are only counted.
 _NAMED = 10

@@ -6,9 +6,9 @@ import pytest
 from tests.support.refused_problems import refused_problems
 
 from tessera.api.documents import load_document
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy, ImageSource, OperandSettings
-from tessera.gpu_operator.policies.field_reader import ReadPolicy
-from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
+from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource, OperandSettings
+from tessera.gpu_operator.field_reader import ReadPolicy
+from tessera.gpu_operator.policy_objects import read_nvidia_driver
 
 NAMED = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580"}
 

@@ -13,18 +13,18 @@ from tessera.api.problems import FileRefused
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import candidates
 from tessera.driver.resolution import ImageKind, ImageQuery
-from tessera.gpu_operator.fields.keys import POLICY, Leaf
-from tessera.gpu_operator.policies.cluster_policy import asks_for_drivers, find_other_manager, read_cluster_policy
-from tessera.gpu_operator.policies.driver_policy import (
+from tessera.gpu_operator.driver_policy import (
     DrainSettings,
     ImageSource,
     PodDeletionSettings,
     UpgradePolicy,
     WaitForCompletion,
 )
-from tessera.gpu_operator.policies.field_reader import ReadPolicy
+from tessera.gpu_operator.field_reader import ReadPolicy
+from tessera.gpu_operator.keys import POLICY, Leaf
+from tessera.gpu_operator.policy_objects import asks_for_drivers, find_other_manager, read_cluster_policy
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "drivers" / "cluster-policy.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "drivers" / "cluster-policy.yaml"
 
 
 def obj(spec: Any, **metadata: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ There are such objects if:
   to install one;
 - or the user asks for drivers, whatever the file names. Without either, Tessera installs none.
 
-The chart's defaults (:mod:`tessera.gpu_operator.policies.chart_defaults`) fill in missing values. Components that
+The chart's defaults (:data:`~tessera.gpu_operator.driver_policy.CHART_VALUES`) fill in missing values. Components that
 Tessera itself provides are rendered as switched off. So the object satisfies NVIDIA's CRD, and asks NVIDIA's operator
 for nothing that Tessera does.
 """
@@ -19,14 +19,18 @@ from typing import Any
 import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem
-from tessera.gpu_operator.fields.without_effect import SINGLE, WITHOUT_DRIVERS, is_set, is_switched_off
-from tessera.gpu_operator.policies import chart_defaults as chart
-from tessera.gpu_operator.policies.cluster_policy import API_VERSION, KIND, asks_for_drivers, read_cluster_policy
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
-from tessera.gpu_operator.policies.field_reader import ReadPolicy
-from tessera.gpu_operator.policies.nvidia_driver import API_VERSION as DRIVER_API
-from tessera.gpu_operator.policies.nvidia_driver import KIND as DRIVER_KIND
-from tessera.gpu_operator.policies.nvidia_driver import read_nvidia_driver
+from tessera.gpu_operator.driver_policy import CHART_VALUES, DRIVER_ROOT, DriverPolicy
+from tessera.gpu_operator.field_reader import ReadPolicy
+from tessera.gpu_operator.policy_objects import (
+    DRIVER_API,
+    DRIVER_KIND,
+    POLICY_API,
+    POLICY_KIND,
+    asks_for_drivers,
+    read_cluster_policy,
+    read_nvidia_driver,
+)
+from tessera.gpu_operator.without_effect import SINGLE, WITHOUT_DRIVERS, is_set, is_switched_off
 
 Manifest = dict[str, Any]
 
@@ -73,7 +77,7 @@ def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> 
     objects = tuple(_render(values))
     try:
         found = tuple(
-            read_cluster_policy(each) if each["kind"] == KIND else read_nvidia_driver(each) for each in objects
+            read_cluster_policy(each) if each["kind"] == POLICY_KIND else read_nvidia_driver(each) for each in objects
         )
     except FileRefused as refused:
         raise FileRefused([Problem(_in_values(each.path), each.text) for each in refused.problems]) from refused
@@ -119,7 +123,7 @@ def _without(fields: Mapping[str, Any], wanted: bool | None) -> Iterator[Notice]
             yield Notice(part, f"no effect: {reason}{more}")
     paths = fields.get("hostPaths")
     root = paths.get("driverInstallDir") if isinstance(paths, Mapping) else None
-    if root and root != chart.DRIVER_ROOT:
+    if root and root != DRIVER_ROOT:
         yield Notice("hostPaths.driverInstallDir", f"no effect: {WITHOUT_DRIVERS['driver']}")
 
 
@@ -134,8 +138,8 @@ def _strip_server_fields(obj: Mapping[str, Any]) -> Manifest:
     kept.get("annotations", {}).pop(_APPLIED, None)
     kept["labels"] = {**kept.get("labels", {}), **LABELS}
     return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": POLICY_API,
+        "kind": POLICY_KIND,
         "metadata": kept,
         "spec": copy.deepcopy(dict(obj.get("spec") or {})),
     }
@@ -147,7 +151,7 @@ def _strip_server_fields(obj: Mapping[str, Any]) -> Manifest:
 def _render(values: Mapping[str, Any]) -> Iterator[Manifest]:
     known = ("driver", "toolkit", "daemonsets", "hostPaths", "gds", "gdrcopy")
     written = {part: values[part] for part in known if isinstance(values.get(part), Mapping)}
-    merged = merge_values(chart.VALUES, written)
+    merged = merge_values(CHART_VALUES, written)
     driver = dict(merged["driver"])
     crd, upgrade = driver.pop("nvidiaDriverCRD", None) or {}, driver.pop("upgradePolicy", None) or {}
     by_objects = crd.get("enabled") is True
@@ -165,7 +169,7 @@ def _render(values: Mapping[str, Any]) -> Iterator[Manifest]:
         **features,
         **{part: {"enabled": False} for part in _OWN},
     }
-    yield _object(API_VERSION, KIND, POLICY_NAME, spec)
+    yield _object(POLICY_API, POLICY_KIND, POLICY_NAME, spec)
     if by_objects and crd.get("deployDefaultCR") is not False:
         yield _object(
             DRIVER_API, DRIVER_KIND, DRIVER_NAME, _default_driver(rest, own["upgradePolicy"], crd, merged, features)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.gpu_operator.policies.assignment import (
+from tessera.gpu_operator.assignment import (
     CLUSTER_POLICIES,
     NVIDIA_DRIVERS,
     assign_drivers,
     find_governing_policy,
 )
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
-from tessera.gpu_operator.policies.nvidia_driver import OWNER_LABEL
+from tessera.gpu_operator.driver_policy import DriverPolicy
+from tessera.gpu_operator.policy_objects import OWNER_LABEL
 
 A100: dict[str, str] = {"card": "a100"}
 T4: dict[str, str] = {"card": "t4"}

@@ -7,8 +7,8 @@ import pytest
 
 from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.problems import Notice, Problem
-from tessera.gpu_operator.policies.assignment import DriverConflict
-from tessera.gpu_operator.policies.policy_status import (
+from tessera.gpu_operator.assignment import DriverConflict
+from tessera.gpu_operator.policy_status import (
     PolicyStatus,
     conflict_status,
     disabled_status,

@@ -2,8 +2,8 @@
 
 Tessera follows the settings of sharing and of MIG: the strategy, the ConfigMaps of profiles and layouts with their
 defaults, the way in which containers learn of their devices, and the errors that count as ill health. It also follows
-those of drivers, which become objects (:mod:`tessera.gpu_operator.settings.driver_objects`).
-:mod:`tessera.gpu_operator.fields.keys` checks everything else, and :mod:`tessera.gpu_operator.fields.without_effect`
+those of drivers, which become objects (:mod:`tessera.gpu_operator.driver_objects`).
+:mod:`tessera.gpu_operator.keys` checks everything else, and :mod:`tessera.gpu_operator.without_effect`
 has the reason why it has no effect. A component that is switched off is off here too, and not reported.
 
 A values file lies on top of the chart's own values, so a missing key means the chart's value. There are two exceptions,
@@ -23,12 +23,11 @@ from tessera.api.mig_layouts import parse_layouts
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
 from tessera.api.sharing.profile import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
-from tessera.gpu_operator.fields.keys import POLICY, VALUES, as_rendered, check_keys
-from tessera.gpu_operator.fields.without_effect import SINGLE, list_unsupported
-from tessera.gpu_operator.policies.chart_defaults import DRIVER_ROOT
-from tessera.gpu_operator.policies.cluster_policy import API_VERSION, KIND
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
-from tessera.gpu_operator.settings.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
+from tessera.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
+from tessera.gpu_operator.driver_policy import DRIVER_ROOT, DriverPolicy
+from tessera.gpu_operator.keys import POLICY, VALUES, as_rendered, check_keys
+from tessera.gpu_operator.policy_objects import POLICY_API, POLICY_KIND
+from tessera.gpu_operator.without_effect import SINGLE, list_unsupported
 from tessera.kube.resources.meta import OBJECT_NAME
 from tessera.text import one_line
 
@@ -98,9 +97,6 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
 #: plugin, whose default is ``none``.
 CHART_STRATEGY = MigStrategy.SINGLE
 POLICY_STRATEGY = MigStrategy.NONE
-
-POLICY_API = API_VERSION
-POLICY_KIND = KIND
 
 T = TypeVar("T")
 

@@ -26,8 +26,8 @@ import msgspec
 
 from tessera.api.documents import first_document
 from tessera.api.problems import FileRefused, Notice, Problem, join_path, quote_value
-from tessera.gpu_operator.fields.keys import VALUES
-from tessera.gpu_operator.settings.driver_objects import merge_values
+from tessera.gpu_operator.driver_objects import merge_values
+from tessera.gpu_operator.keys import VALUES
 from tessera.text import one_line
 
 #: Keys under which tools hold values, in the order in which their sources override each other.

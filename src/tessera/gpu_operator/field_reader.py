@@ -1,7 +1,7 @@
 """Reads the fields of a ClusterPolicy or NVIDIADriver, and collects mistakes and notices, each with its path.
 
 A mistake is a setting that Tessera cannot carry out; it refuses the object. A notice is about a setting that Tessera
-carries out differently, or not at all. :func:`tessera.gpu_operator.fields.keys.check_keys` has checked the keys; this
+carries out differently, or not at all. :func:`tessera.gpu_operator.keys.check_keys` has checked the keys; this
 module checks their values.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem, ProblemCollector, join_path, quote_value
-from tessera.gpu_operator.fields.without_effect import is_set
-from tessera.gpu_operator.policies.driver_policy import DriverPolicy
+from tessera.gpu_operator.driver_policy import DriverPolicy
+from tessera.gpu_operator.without_effect import is_set
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources.meta import OBJECT_NAME
 from tessera.kube.resources.selectors import parse_selector
@@ -168,7 +168,7 @@ class FieldReader:
     def environment(self, value: Any, path: str) -> tuple[Mapping[str, Any], ...]:
         """Returns environment variables unchanged, each with a name; other code notes mistakes in them.
 
-        :func:`~tessera.gpu_operator.fields.keys.check_keys` has checked the list and keeps only names and values.
+        :func:`~tessera.gpu_operator.keys.check_keys` has checked the list and keeps only names and values.
         """
         return tuple(self._variables(value, path))
 

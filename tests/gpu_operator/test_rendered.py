@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
-from tessera.gpu_operator.policies import chart_defaults as chart
-from tessera.gpu_operator.policies.driver_policy import ImageSource
-from tessera.gpu_operator.settings.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
-from tessera.gpu_operator.settings.settings_reader import read_settings
+from tessera.gpu_operator.driver_objects import InstalledDrivers, drivers_of_policy, drivers_of_values
+from tessera.gpu_operator.driver_policy import CHART_VALUES, DRIVER_SOURCE, ImageSource
+from tessera.gpu_operator.settings_reader import read_settings
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
 SHARING = ROOT / "examples" / "sharing" / "values.yaml"
 #: What NVIDIA's definition of a ClusterPolicy requires below spec (chart v26.7.0).
@@ -69,7 +68,7 @@ def test_what_values_leave_out_is_the_charts() -> None:
     assert found["driver"]["upgradePolicy"]["maxUnavailable"] == "25%"
     assert found["toolkit"]["version"] == "v1.20.0"
     assert found["hostPaths"]["driverInstallDir"] == "/run/nvidia/driver"
-    assert found["daemonsets"]["tolerations"] == chart.VALUES["daemonsets"]["tolerations"]
+    assert found["daemonsets"]["tolerations"] == CHART_VALUES["daemonsets"]["tolerations"]
 
 
 def test_the_charts_wait_before_the_first_look_is_not_rendered_unless_somebody_wrote_one() -> None:
@@ -158,7 +157,7 @@ def test_what_they_say_beside_has_no_effect_then_and_is_told() -> None:
 
 
 def test_who_asks_gets_the_charts_driver_and_who_declines_gets_none() -> None:
-    assert spec("{}", wanted=True)["driver"]["version"] == chart.DRIVER_SOURCE.version
+    assert spec("{}", wanted=True)["driver"]["version"] == DRIVER_SOURCE.version
     assert values("driver: {version: '580'}", wanted=False).objects == ()
     (found,) = problems("driver: {enabled: false}", wanted=True)
     assert found.startswith("driver.enabled: is false, while --drivers asks for drivers")
@@ -236,7 +235,7 @@ SECTIONS = ("driver", "toolkit", "daemonsets", "hostPaths", "gds")
 @given(
     st.dictionaries(
         st.sampled_from(SECTIONS),
-        st.dictionaries(st.sampled_from(sorted(chart.VALUES["driver"])), ANYTHING, max_size=4) | ANYTHING,
+        st.dictionaries(st.sampled_from(sorted(CHART_VALUES["driver"])), ANYTHING, max_size=4) | ANYTHING,
     ),
     st.sampled_from([None, True, False]),
 )

@@ -19,7 +19,7 @@ import msgspec
 
 from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.problems import Notice, Problem
-from tessera.gpu_operator.policies.assignment import DriverConflict
+from tessera.gpu_operator.assignment import DriverConflict
 from tessera.text import count_noun, list_names
 
 #: Most characters: message of a condition of a ClusterPolicy or NVIDIADriver. A line for each of 20 faults; definitions

@@ -7,7 +7,7 @@ Kubernetes or another chart defines it (labels, tolerations, resources, the valu
 NVIDIA's chart writes a switch into its objects without quotes, so the text ``"true"`` in a values file is true. Helm
 drops a value that is no mapping where the chart has one, with a warning.
 
-This module does not know which keys Tessera follows; :mod:`tessera.gpu_operator.settings.settings_reader` does.
+This module does not know which keys Tessera follows; :mod:`tessera.gpu_operator.settings_reader` does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,1 +1,0 @@
-"""Driver settings of administrators (``ClusterPolicy``, ``NVIDIADriver``) and the driver status of nodes."""

@@ -1,1 +1,0 @@
-"""Reads an installation of NVIDIA's gpu-operator: Helm values or a ClusterPolicy, as Tessera's settings."""
