@@ -35,13 +35,13 @@ from tessera.agent.monitoring.exposition import ExpositionOptions, render
 from tessera.agent.monitoring.findings import LeaseFindings
 from tessera.agent.monitoring.lease_states import LeaseStates
 from tessera.agent.monitoring.sampler import NodeSampler
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Advertisement
 from tessera.clock import SystemClock
 from tessera.kube.resources import ObjectMeta, Pod, Uid
 from tessera.kubelet.interfaces import ClaimPlugin, ContainerDevices, ContainerResources, DevicePlugin, PodResources
 from tessera.nvml.interface import GpuUuid
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.serving.status_server import FRESH, serve_status
 

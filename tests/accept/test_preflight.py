@@ -14,7 +14,7 @@ from tessera.accept.card_tests import Effort, Output, diagnose_card, time_all_re
 from tessera.accept.cuda import CudaError
 from tessera.accept.figures import FIGURES, SHARE_OF_MEDIAN, SHARES, compare_with_others, judge
 from tessera.accept.preflight import preflight_lines, run_preflight, run_quick
-from tessera.agent.health.preflight_runner import ProcessPreflight
+from tessera.agent.health.repairs import ProcessPreflight
 from tessera.agent.simulated.driver import SimulatedPreflight
 from tessera.api.nodes.preflights import CardPreflight, Preflight
 from tessera.clock import SystemClock

@@ -21,7 +21,7 @@ from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.settings import AgentOptions
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
-from tessera.agent.simulated.driver import InlineNvml, SimulatedPrograms
+from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.cli.agent import node_satellites
 from tessera.clock import Clock, LoopClock, rfc3339
@@ -31,6 +31,7 @@ from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuInstance, Nvml
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.replay.recorder import Recorders
 from tessera_lab.apiserver.interfaces import GroupResource

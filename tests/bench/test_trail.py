@@ -29,7 +29,7 @@ UNCONCERNED = {
     ],
     "node": [
         "config",
-        "driver/ready_condition",
+        "driver/gate",
         "health",
         "inventory",
         "mig_config",
@@ -72,7 +72,7 @@ CONTROLLER_FILES = 30
 #: By trip, parts outside the agent that it does not concern.
 ELSEWHERE = {
     "label": [
-        "agent/driver/ready_condition",
+        "agent/driver/gate",
         "driver/planning",
         "driver/policies",
         "driver/rollout",

@@ -10,7 +10,7 @@ from tests.cluster.test_resource_claims import claiming, in_lab, template
 from tests.support.device_claims import claim_template, exactly
 from tests.support.virtual_lab import VirtualLab
 
-from tessera.agent.mps.interfaces import PIPE_VARIABLE
+from tessera.agent.mps.state import PIPE_VARIABLE
 from tessera.api.names import DEVICE_API_LABEL
 from tessera.api.nodes.usage import NodeUsage
 from tessera.api.sharing.profile import PROFILE_LABEL

@@ -12,7 +12,7 @@ from tests.support.device_claims import claim, exactly
 from tests.support.virtual_lab import VirtualLab
 
 from tessera.access.agent_pages import FleetUsage
-from tessera.agent.mps.interfaces import PIPE_VARIABLE
+from tessera.agent.mps.state import PIPE_VARIABLE
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.base.tiles import draw
 from tessera.dashboard.aliases import Aliases

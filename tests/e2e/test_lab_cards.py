@@ -8,7 +8,7 @@ from tests.support.running_lab import RunningLab
 
 from tessera.api.names import GPU_CONDITION
 from tessera.cli.health import NOT_HEALTHY
-from tessera.nvml.xids import XIDS
+from tessera.nvml.errors import XIDS
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus
 from tessera.agent.main.satellites import MemoryInputs
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.names import PodUid
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import Advertisement
@@ -38,6 +37,7 @@ from tessera.memory_limits.enforcement import MemoryEnforcement
 from tessera.memory_limits.monitor import MemoryMonitor, ProcessMemoryReader
 from tessera.memory_limits.policy import MemoryPolicy, MemoryRules
 from tessera.nvml.interface import DeviceMemory, Nvml
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

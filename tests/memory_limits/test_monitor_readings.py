@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.host import ProcessTable
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
 from tessera.memory_limits.monitor import ProcessMemoryReader
 from tessera.nvml.errors import GpuLost
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 GIB = 2**30

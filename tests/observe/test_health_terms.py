@@ -4,7 +4,7 @@ import pytest
 
 from tessera.agent.inventory.device_state import Reaction
 from tessera.api.nodes.health import SOURCE_WORDS, name_source
-from tessera.nvml.xids import XIDS, Remedy
+from tessera.nvml.errors import XIDS, Remedy
 from tessera.observe.health_terms import REACTIONS, TERMS, UnknownTermError, explain_term, explain_xid
 
 

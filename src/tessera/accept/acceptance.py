@@ -23,7 +23,7 @@ from tessera.accept.facts import CallResult, Facts, NodeFacts, Outcome
 from tessera.accept.machine_files import FactError, MachineFiles, host_facts
 from tessera.accept.mig_trial import MigTrial, MigTrialError, MigTrier, judge_trial
 from tessera.accept.preflight import preflight_lines, run_preflight
-from tessera.agent.health.preflight_runner import failed
+from tessera.agent.health.repairs import failed
 from tessera.api.nodes.preflights import CardPreflight, Preflight
 from tessera.clock import Clock
 from tessera.nvml.errors import NotSupported, NvmlError

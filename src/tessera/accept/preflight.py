@@ -1,7 +1,7 @@
 """The preflight of cards: every test on every card, judged by the board's figures and by the node's other cards.
 
 :func:`run_preflight` computes in this process, so it belongs into a process of its own
-(:mod:`tessera.agent.health.preflight_runner`): a card that fails a kernel spoils the process's CUDA, and a context
+(:mod:`tessera.agent.health.repairs`): a card that fails a kernel spoils the process's CUDA, and a context
 holds its card.
 
 Rates come before the test of the memory: for half a second after much memory was freed, the driver clears it, and

@@ -313,7 +313,7 @@ def _claim_server(options: Any) -> Any:
 def node_satellites(options: Any) -> Any:
     """The satellites of an agent with these options. Their modules are imported only here."""
     from tessera.agent.main.satellites import NodeSatellites
-    from tessera.memory_limits.satellite import watch_memory
+    from tessera.memory_limits.monitor import watch_memory
     from tessera.signals.service_pages import read_loads
 
     giver = None

@@ -51,6 +51,7 @@ from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
 from tessera.agent.main.satellites import MemoryInputs, MemoryWatch
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
 from tessera.api.sharing.devices import SHARING_RULES, AdvertisedDevice, AdvertisedResource, Advertisement
+from tessera.kube.eviction import Evictor
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
 from tessera.memory_limits.enforcement import MemoryEnforcement
@@ -59,6 +60,7 @@ from tessera.memory_limits.policy import (
     MemoryAction,
     MemoryGrant,
     MemoryPolicy,
+    MemoryRules,
     MemorySample,
     ProcessUse,
     is_plausible_total,
@@ -471,3 +473,23 @@ class MemoryMonitor(MemoryWatch):
             if uid in rejected and uid not in self._reported:
                 self._enforcement.report_rejected_limit(pod, rejected[uid])
         self._reported = set(rejected)
+
+
+def watch_memory(runtime: AgentRuntime, inputs: MemoryInputs) -> MemoryMonitor:
+    """Makes the monitor of a node, with the mode of the agent's options."""
+    mode = runtime.options.memory_limits
+    reader = ProcessMemoryReader(runtime.hardware, runtime.processes)
+    return MemoryMonitor(
+        runtime,
+        reader=reader,
+        policy=MemoryPolicy(MemoryRules(mode=mode)),
+        enforcement=MemoryEnforcement(
+            mode=mode,
+            processes=runtime.processes,
+            read_card=reader.read,
+            evictor=Evictor(runtime.client),
+            record=runtime.object_events.record_on_pod,
+            metrics=runtime.metrics,
+        ),
+        inputs=inputs,
+    )

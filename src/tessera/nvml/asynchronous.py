@@ -4,7 +4,7 @@ NVML calls block: destroying an instance can take a second, and a GPU in trouble
 :class:`AsyncNvml`, which has two equivalent implementations:
 
 - :class:`~tessera.nvml.asynchronous.ThreadedNvml` runs calls on real GPUs in worker threads;
-- :class:`~tessera.agent.simulated.driver.InlineNvml` runs calls on simulated GPUs on the loop's own clock.
+- :class:`~tessera.nvml.simulated.machine_access.InlineNvml` runs calls on simulated GPUs on the loop's own clock.
 
 Of real GPUs, one thread runs the calls on each GPU's instances, so that all GPUs of a node that has booted are cut side
 by side; one runs all other calls, and one waits for events. NVML is thread-safe (NVIDIA's page on NVML: "safe to make
@@ -16,36 +16,50 @@ reads :meth:`~tessera.nvml.asynchronous.AsyncNvml.instances` again.
 """
 
 import asyncio
+import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition
-from typing import Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tessera.clock import Clock
+from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, NvmlError
 from tessera.nvml.interface import (
-    CardAttributes,
-    ComputeInstance,
-    ComputeMode,
-    DeviceFile,
-    DeviceMemory,
-    GiProfileInfo,
     GpuEvent,
-    GpuInfo,
-    GpuInstance,
     GpuProcess,
     GpuUuid,
-    MigAttributes,
-    MigModeResult,
-    MigUuid,
-    NvLink,
     Nvml,
-    PciPlace,
 )
-from tessera.nvml.measurements import Measurements, ProcessActivity
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+def _call(method: Callable[Concatenate[Nvml, P], R]) -> "Callable[Concatenate[AsyncNvml, P], Coroutine[Any, Any, R]]":
+    """A call of :class:`.Nvml` as a coroutine."""
+    operation = method.__name__
+
+    async def call(self: "AsyncNvml", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.call(operation, lambda nvml: getattr(nvml, operation)(*args, **kwargs))
+
+    return call
+
+
+def _instance_call(
+    method: Callable[Concatenate[Nvml, GpuUuid, P], R],
+) -> "Callable[Concatenate[AsyncNvml, GpuUuid, P], Coroutine[Any, Any, R]]":
+    """A call about the instances of a card as a coroutine."""
+    operation = method.__name__
+
+    async def call(self: "AsyncNvml", gpu: GpuUuid, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.call(operation, lambda nvml: getattr(nvml, operation)(gpu, *args, **kwargs), card=gpu)
+
+    return call
 
 
 class AsyncNvml(ABC):
@@ -89,123 +103,100 @@ class AsyncNvml(ABC):
         while processes := [p for p in await self.processes(gpu) if gi_id is None or p.gi_id == gi_id]:
             await self._process_exit(processes)
 
-    async def driver_version(self) -> str:
-        """See :meth:`.Nvml.driver_version`."""
-        return await self.call("driver_version", lambda nvml: nvml.driver_version())
+    # The calls of :class:`.Nvml`; those about the instances of a card are in order on each card.
+    driver_version = _call(Nvml.driver_version)
+    cuda_version = _call(Nvml.cuda_version)
+    devices = _call(Nvml.devices)
+    set_known_cards = _call(Nvml.set_known_cards)
+    unheard_cards = _call(Nvml.unheard_cards)
+    set_mig_mode = _call(Nvml.set_mig_mode)
+    gi_profiles = _call(Nvml.gi_profiles)
+    instances = _instance_call(Nvml.instances)
+    create_gpu_instance = _instance_call(Nvml.create_gpu_instance)
+    create_compute_instance = _instance_call(Nvml.create_compute_instance)
+    destroy_compute_instance = _instance_call(Nvml.destroy_compute_instance)
+    destroy_gpu_instance = _instance_call(Nvml.destroy_gpu_instance)
+    processes = _call(Nvml.processes)
+    memory = _call(Nvml.memory)
+    measure = _call(Nvml.measure)
+    measure_instance = _call(Nvml.measure_instance)
+    process_activity = _call(Nvml.process_activity)
+    device_files = _call(Nvml.device_files)
+    card_files = _call(Nvml.card_files)
+    attributes = _call(Nvml.attributes)
+    mig_attributes = _call(Nvml.mig_attributes)
+    nvlinks = _call(Nvml.nvlinks)
+    common_ancestor = _call(Nvml.common_ancestor)
+    place = _call(Nvml.place)
+    network_cards = _call(Nvml.network_cards)
+    compute_mode = _call(Nvml.compute_mode)
+    set_compute_mode = _call(Nvml.set_compute_mode)
+    reset = _call(Nvml.reset)
 
-    async def cuda_version(self) -> int:
-        """See :meth:`.Nvml.cuda_version`."""
-        return await self.call("cuda_version", lambda nvml: nvml.cuda_version())
 
-    async def devices(self) -> list[GpuInfo]:
-        """See :meth:`.Nvml.devices`."""
-        return await self.call("devices", lambda nvml: nvml.devices())
+#: Calls that concern no card; the list of cards fails only when the driver does.
+_NODE_CALLS = frozenset({"devices", "driver_version", "cuda_version"})
 
-    async def set_known_cards(self, cards: Sequence[GpuInfo]) -> None:
-        """See :meth:`.Nvml.set_known_cards`."""
-        await self.call("set_known_cards", lambda nvml: nvml.set_known_cards(cards))
 
-    async def unheard_cards(self) -> Mapping[GpuUuid, str]:
-        """See :meth:`.Nvml.unheard_cards`."""
-        return await self.call("unheard_cards", lambda nvml: nvml.unheard_cards())
+class NvmlWithLossDetection(AsyncNvml):
+    """Passes all calls on, and notices when the driver is gone.
 
-    async def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
-        """See :meth:`.Nvml.set_mig_mode`."""
-        return await self.call("set_mig_mode", lambda nvml: nvml.set_mig_mode(gpu, enabled))
+    Args:
+        inner: makes the calls.
+        note_loss: called when the driver is gone.
 
-    async def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
-        """See :meth:`.Nvml.gi_profiles`."""
-        return await self.call("gi_profiles", lambda nvml: nvml.gi_profiles(gpu))
+    Attributes:
+        gone: NVML's error when the driver went; empty while it is there.
+    """
 
-    async def instances(self, gpu: GpuUuid) -> list[GpuInstance]:
-        """See :meth:`.Nvml.instances`."""
-        return await self.call("instances", lambda nvml: nvml.instances(gpu), card=gpu)
+    def __init__(self, inner: AsyncNvml, note_loss: Callable[[], None]) -> None:
+        self.simulated = inner.simulated
+        self.gone = ""
+        self._inner = inner
+        self._note_loss = note_loss
 
-    async def create_gpu_instance(self, gpu: GpuUuid, profile: str, start: int) -> int:
-        """See :meth:`.Nvml.create_gpu_instance`."""
-        return await self.call(
-            "create_gpu_instance", lambda nvml: nvml.create_gpu_instance(gpu, profile, start), card=gpu
-        )
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
 
-    async def create_compute_instance(self, gpu: GpuUuid, gi_id: int, profile_index: int) -> ComputeInstance:
-        """See :meth:`.Nvml.create_compute_instance`."""
-        return await self.call(
-            "create_compute_instance", lambda nvml: nvml.create_compute_instance(gpu, gi_id, profile_index), card=gpu
-        )
+    async def __aexit__(self, *exc_info: object) -> None:
+        try:
+            await self._inner.__aexit__(*exc_info)
+        except NvmlError as error:  # a driver that is gone has nothing left to close
+            _log.warning("NVML was not closed in order: %s", error)
 
-    async def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> None:
-        """See :meth:`.Nvml.destroy_compute_instance`."""
-        await self.call(
-            "destroy_compute_instance", lambda nvml: nvml.destroy_compute_instance(gpu, gi_id, ci_id), card=gpu
-        )
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
+        """Makes one call."""
+        try:
+            return await self._inner.call(operation, call, card=card)
+        except (DriverNotLoaded, DriverMismatch) as error:
+            if operation in _NODE_CALLS or not await self._answers():
+                self._record_loss(error)
+            raise
 
-    async def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int) -> None:
-        """See :meth:`.Nvml.destroy_gpu_instance`."""
-        await self.call("destroy_gpu_instance", lambda nvml: nvml.destroy_gpu_instance(gpu, gi_id), card=gpu)
+    async def wait_event(self, seconds: float) -> GpuEvent | None:
+        """The next hardware event."""
+        try:
+            return await self._inner.wait_event(seconds)
+        except (DriverNotLoaded, DriverMismatch) as error:
+            self._record_loss(error)
+            raise
 
-    async def processes(self, device: GpuUuid | MigUuid) -> list[GpuProcess]:
-        """See :meth:`.Nvml.processes`."""
-        return await self.call("processes", lambda nvml: nvml.processes(device))
+    async def _process_exit(self, processes: list[GpuProcess], /) -> None:
+        await self._inner._process_exit(processes)  # noqa: SLF001 - the same interface, one object further
 
-    async def memory(self, device: GpuUuid | MigUuid) -> DeviceMemory:
-        """See :meth:`.Nvml.memory`."""
-        return await self.call("memory", lambda nvml: nvml.memory(device))
+    async def _answers(self) -> bool:
+        """True if the driver still answers; then an error is that of one card."""
+        try:
+            await self._inner.driver_version()
+        except NvmlError:
+            return False
+        return True
 
-    async def measure(self, gpu: GpuUuid) -> Measurements:
-        """See :meth:`.Nvml.measure`."""
-        return await self.call("measure", lambda nvml: nvml.measure(gpu))
-
-    async def measure_instance(self, gpu: GpuUuid, gi_id: int) -> Measurements:
-        """See :meth:`.Nvml.measure_instance`."""
-        return await self.call("measure_instance", lambda nvml: nvml.measure_instance(gpu, gi_id))
-
-    async def process_activity(self, gpu: GpuUuid) -> list[ProcessActivity]:
-        """See :meth:`.Nvml.process_activity`."""
-        return await self.call("process_activity", lambda nvml: nvml.process_activity(gpu))
-
-    async def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
-        """See :meth:`.Nvml.device_files`."""
-        return await self.call("device_files", lambda nvml: nvml.device_files(gpu, gi_id, ci_id))
-
-    async def card_files(self, gpu: GpuUuid) -> list[DeviceFile]:
-        """See :meth:`.Nvml.card_files`."""
-        return await self.call("card_files", lambda nvml: nvml.card_files(gpu))
-
-    async def attributes(self, gpu: GpuUuid) -> CardAttributes:
-        """See :meth:`.Nvml.attributes`."""
-        return await self.call("attributes", lambda nvml: nvml.attributes(gpu))
-
-    async def mig_attributes(self, device: MigUuid) -> MigAttributes:
-        """See :meth:`.Nvml.mig_attributes`."""
-        return await self.call("mig_attributes", lambda nvml: nvml.mig_attributes(device))
-
-    async def nvlinks(self, gpu: GpuUuid) -> list[NvLink]:
-        """See :meth:`.Nvml.nvlinks`."""
-        return await self.call("nvlinks", lambda nvml: nvml.nvlinks(gpu))
-
-    async def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
-        """See :meth:`.Nvml.common_ancestor`."""
-        return await self.call("common_ancestor", lambda nvml: nvml.common_ancestor(gpu, other))
-
-    async def place(self, gpu: GpuUuid) -> PciPlace:
-        """See :meth:`.Nvml.place`."""
-        return await self.call("place", lambda nvml: nvml.place(gpu))
-
-    async def network_cards(self) -> Mapping[str, PciPlace]:
-        """See :meth:`.Nvml.network_cards`."""
-        return await self.call("network_cards", lambda nvml: nvml.network_cards())
-
-    async def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
-        """See :meth:`.Nvml.compute_mode`."""
-        return await self.call("compute_mode", lambda nvml: nvml.compute_mode(gpu))
-
-    async def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
-        """See :meth:`.Nvml.set_compute_mode`."""
-        await self.call("set_compute_mode", lambda nvml: nvml.set_compute_mode(gpu, mode))
-
-    async def reset(self, gpu: GpuUuid) -> None:
-        """See :meth:`.Nvml.reset`."""
-        await self.call("reset", lambda nvml: nvml.reset(gpu))
+    def _record_loss(self, error: Exception) -> None:
+        if not self.gone:
+            self.gone = str(error)
+            self._note_loss()
 
 
 #: Longest wait for events in one piece, seconds; it holds its thread so long.

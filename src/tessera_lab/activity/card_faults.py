@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.agent.health.policy import CATALOGUE, RecoveryAction
 from tessera.agent.inventory.device_state import Reaction
-from tessera.nvml.errors import UnknownNvmlError
+from tessera.nvml.errors import XID_OFF_THE_BUS, UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.measurements import Quantity
 from tessera.nvml.simulated.boards import attributes_of
@@ -24,7 +24,6 @@ from tessera.nvml.simulated.machine_state import (
     SimEvent,
     SimulatedFault,
 )
-from tessera.nvml.xids import XID_OFF_THE_BUS
 
 #: XID of an uncorrectable ECC error, and of a fault of an NVLink (NVIDIA, XID errors).
 XID_ECC, XID_NVLINK = 48, 74

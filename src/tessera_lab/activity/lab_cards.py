@@ -6,8 +6,7 @@ Every problem is a ``ValueError`` that names what exists.
 import re
 from collections.abc import Iterator, Mapping
 
-from tessera.nvml.errors import NvmlError
-from tessera.nvml.xids import XID_OFF_THE_BUS
+from tessera.nvml.errors import XID_OFF_THE_BUS, NvmlError
 from tessera.text import count_noun, list_names, one_line
 from tessera_lab.activity.card_faults import FAULTS, mend_card, refuse_calls, report_xid
 from tessera_lab.kubelet.containers.gpu_processes import GpuContainer

@@ -32,8 +32,7 @@ from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.agent.inventory.gpu_inventory import CardOwner, CardShares
 from tessera.agent.mig_config.events import InstancePlace
 from tessera.agent.mig_config.executor import LayoutRecord as LayoutJournal
-from tessera.agent.mps.interfaces import DaemonId
-from tessera.agent.mps.state import DaemonRecord, MpsState
+from tessera.agent.mps.state import DaemonId, DaemonRecord, MpsState
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid

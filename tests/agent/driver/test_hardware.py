@@ -10,13 +10,14 @@ import pytest
 from tests.agent.driver.conftest import VERSION, DriverScene
 
 from tessera.agent.base.wake_ups import EVERY, ChangeNotifier, Fact
-from tessera.agent.driver.gate import NvmlWithLossDetection
 from tessera.agent.driver.hardware import DriverHome, MachineDriver
-from tessera.agent.simulated.driver import InlineNvml, SimulatedDriver
+from tessera.agent.simulated.driver import SimulatedDriver
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
+from tessera.nvml.asynchronous import NvmlWithLossDetection
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, make_error
 from tessera.nvml.real.library import NAME
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 
@@ -100,7 +101,7 @@ async def test_only_the_control_device_announces_a_driver(driver: MachineDriver,
 async def test_a_driver_that_is_gone_is_remembered_and_a_lost_card_is_not_taken_for_it() -> None:
     machine = SimulatedMachine("A30", seed="n")
     changes = ChangeNotifier()
-    async with NvmlWithLossDetection(InlineNvml(machine, SystemClock()), changes) as nvml:
+    async with NvmlWithLossDetection(InlineNvml(machine, SystemClock()), lambda: changes.notify(Fact.DRIVER)) as nvml:
         assert nvml.simulated
         machine.fail("memory", GpuLost)
         with pytest.raises(GpuLost):
@@ -122,7 +123,7 @@ async def test_a_card_that_says_the_driver_is_gone_is_not_believed_while_the_dri
     error: type[NvmlError],
 ) -> None:
     machine = SimulatedMachine("2xA30", seed="n")
-    async with NvmlWithLossDetection(InlineNvml(machine, SystemClock()), ChangeNotifier()) as nvml:
+    async with NvmlWithLossDetection(InlineNvml(machine, SystemClock()), lambda: None) as nvml:
         machine.fail("memory", error, gpu=machine.uuids()[0], times=None)
         with pytest.raises(error):
             await nvml.memory(machine.uuids()[0])
@@ -139,7 +140,7 @@ async def test_a_driver_that_cannot_be_closed_in_order_is_closed() -> None:
         async def __aexit__(self, *exc_info: object) -> None:
             raise DriverNotLoaded("nvmlShutdown")
 
-    async with NvmlWithLossDetection(Gone(SimulatedMachine("A30", seed="n"), SystemClock()), ChangeNotifier()):
+    async with NvmlWithLossDetection(Gone(SimulatedMachine("A30", seed="n"), SystemClock()), lambda: None):
         pass
 
 

@@ -15,12 +15,13 @@ from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.settings import ConfigMapName
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
-from tessera.agent.simulated.driver import InlineNvml, SimulatedPrograms
+from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import ComputeMode, GpuEventKind, GpuUuid, Nvml
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.replay.recorder import Recorders
 

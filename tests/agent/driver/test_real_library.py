@@ -14,8 +14,8 @@ from tests.support.searching import SEARCHING
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.nvml.real.real_nvml import RealNvml
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.replay.recorder import Recorders
 

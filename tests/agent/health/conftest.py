@@ -18,13 +18,14 @@ from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
-from tessera.agent.simulated.driver import InlineNvml, SimulatedPreflight
+from tessera.agent.simulated.driver import SimulatedPreflight
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.nodes.repairs import Repairs
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import CardAttributes, GpuEventKind, Nvml
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.machine_state import SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -7,10 +7,10 @@ import pytest
 from tessera.agent.health.executor import CardProber
 from tessera.agent.health.fault import CardProbed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.clock import Clock, LoopClock
 from tessera.nvml.errors import NoPermission, ResetRequired
 from tessera.nvml.interface import GpuUuid
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 

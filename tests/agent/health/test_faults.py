@@ -20,8 +20,8 @@ from tessera.agent.health.fault import (
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
+from tessera.nvml.errors import XIDS
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
-from tessera.nvml.xids import XIDS
 
 ONE, OTHER = GpuUuid("GPU-1"), GpuUuid("GPU-2")
 

@@ -12,9 +12,9 @@ from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.health.pod_reporter import PartHolders
 from tessera.agent.inventory.device_state import DeviceScope, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet

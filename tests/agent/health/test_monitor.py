@@ -14,12 +14,12 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.inventory.device_state import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.sharing.devices import AdvertisedDevice, SharingKind
 from tessera.clock import LoopClock
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuEventKind
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -17,12 +17,12 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_reporter import PartHolders, PodReporter
 from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.names import GPU_CONDITION, GPU_NEEDS_RESET, GPU_RECOVERED
 from tessera.clock import LoopClock, rfc3339
 from tessera.kube.client.requests import Request
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import NAMESPACES, PODS
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, error_response

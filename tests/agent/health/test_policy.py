@@ -12,7 +12,7 @@ from tessera.agent.health.policy import (
     unknown_words,
 )
 from tessera.agent.inventory.device_state import Reaction
-from tessera.nvml.xids import XIDS, Remedy
+from tessera.nvml.errors import XIDS, Remedy
 
 
 @pytest.mark.parametrize(

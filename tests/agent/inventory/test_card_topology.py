@@ -17,13 +17,13 @@ from tessera.agent.inventory.card_topology import (
     topology_of,
 )
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.nodes.node_topology import NodeTopology
 from tessera.clock import LoopClock
 from tessera.explain.topology_text import describe_joined, matrix_text
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import GpuUuid, NvLink, PciPlace
 from tessera.nvml.simulated.boards import gpu_info
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.machine_state import SimCard
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.placement.topology import CardLink, PciPath, Topology

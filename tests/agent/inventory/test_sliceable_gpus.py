@@ -7,7 +7,6 @@ import pytest
 
 from tessera.agent.inventory.gpu_inventory import GpuState, read_gpu_inventory
 from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, enable_mig, node_gpus, sliceable_gpus
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.claims.agent.claim_publisher import nvlink_groups
 from tessera.clock import SystemClock
 from tessera.mig.geometry import GpuModel
@@ -16,6 +15,7 @@ from tessera.mig.models import MODELS
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NoPermission
 from tessera.nvml.interface import CardAttributes, GpuInfo, GpuUuid, NvLink
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 

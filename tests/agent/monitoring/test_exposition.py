@@ -22,9 +22,9 @@ from tessera.agent.monitoring.families import (
 )
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, ProcessUse, silent_gpu
 from tessera.api.names import PodUid
+from tessera.nvml.errors import XIDS
 from tessera.nvml.interface import GpuInfo, GpuUuid
 from tessera.nvml.measurements import Absence, Measurements, Quantity
-from tessera.nvml.xids import XIDS
 
 GIB = 1 << 30
 GPU, MIG = GpuUuid("GPU-1"), "MIG-1"

@@ -13,11 +13,12 @@ from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.inventory.device_state import DeviceScope
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
-from tessera.agent.simulated.driver import InlineNvml, SimulatedPrograms
+from tessera.agent.simulated.driver import SimulatedPrograms
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.agent import node_satellites
 from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError
 from tessera.nvml.measurements import Quantity
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.observe.usage_rows import card_rows
 from tessera.replay.recorder import Recorders
 from tessera_lab.activity.card_faults import FAULTS, mend_card

@@ -11,11 +11,12 @@ from tests.support.scenes import marked_scene
 from tessera.agent.base.settings import AgentOptions, ServicePlan
 from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.interfaces import DaemonLauncher
-from tessera.agent.simulated.driver import InlineNvml, SimulatedDaemon, SimulatedLauncher
+from tessera.agent.mps.state import DaemonLauncher
+from tessera.agent.simulated.driver import SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.profile import client_share
 from tessera.clock import LoopClock
 from tessera.nvml.interface import ComputeMode, GpuUuid
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 SHARED = "nvidia.com/gpu.shared"

@@ -19,13 +19,12 @@ from tessera.agent.base.host import ProcessId
 from tessera.agent.base.settings import AgentOptions, ServicePlan
 from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
 from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher
 from tessera.agent.mps.spawning import Spawner
-from tessera.agent.mps.state import MpsState
-from tessera.agent.simulated.driver import InlineNvml
+from tessera.agent.mps.state import DaemonId, DaemonSpec, MpsState
 from tessera.api.sharing.profile import client_share
 from tessera.clock import SystemClock
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 RESOURCE = "nvidia.com/gpu.shared"

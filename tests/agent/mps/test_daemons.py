@@ -7,7 +7,7 @@ import pytest
 from tests.agent.mps.conftest import OTHER, SHARED, MpsNode
 
 from tessera.agent.mps.daemons import CHECK_INTERVAL, LONGEST_PAUSE, SHORTEST_PAUSE, STABLE
-from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
+from tessera.agent.mps.state import DaemonId, DaemonSpec
 from tessera.nvml.errors import NoPermission
 from tessera.nvml.interface import ComputeMode, GpuUuid
 

@@ -13,10 +13,9 @@ import pytest
 from tests.agent.mps.host import RESOURCE, SOON, Host
 
 from tessera.agent.base.host import ProcessTable
-from tessera.agent.mps.interfaces import DaemonSpec, LaunchFailed
 from tessera.agent.mps.process_launcher import is_alive, wait_end
 from tessera.agent.mps.spawning import MESSAGE_SIZE, SPAWN_VERSION, HostSpawner, SpawnAnswer, SpawnRequest
-from tessera.agent.mps.state import MpsState
+from tessera.agent.mps.state import DaemonSpec, LaunchFailed, MpsState
 
 
 class HostProcess:

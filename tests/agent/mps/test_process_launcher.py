@@ -12,9 +12,8 @@ import pytest
 from tests.agent.mps.host import RESOURCE, SOON, Host
 
 from tessera.agent.base.host import ProcessId, ProcessTable
-from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.agent.mps.process_launcher import BINARY, DaemonProcess, ProcessLauncher, find_binary, is_alive, wait_end
-from tessera.agent.mps.state import MpsState
+from tessera.agent.mps.state import ControlFailed, DaemonId, DaemonSpec, LaunchFailed, MpsState
 from tessera.nvml.interface import ComputeMode, GpuUuid
 
 REPOSITORY = Path(__file__).parents[3]

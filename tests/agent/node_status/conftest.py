@@ -22,7 +22,6 @@ from tessera.agent.inventory.gpu_inventory import (
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, SharingFacts
 from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts
 from tessera.agent.node_status.publisher import NodeStatusPublisher
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.nodes.card_faults import CardFault
 from tessera.api.nodes.node_cards import CardLinks
 from tessera.api.nodes.preflights import CardTest
@@ -35,6 +34,7 @@ from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node
 from tessera.kube.watch.informer import Informer
 from tessera.mig.names import ci_profile_index
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual

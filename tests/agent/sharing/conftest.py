@@ -25,7 +25,7 @@ from tessera.agent.sharing.offer import SharingProblem, SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import STRATEGIES, NodeStrategies, SharingStrategy
-from tessera.agent.simulated.driver import InlineNvml, SimulatedLauncher
+from tessera.agent.simulated.driver import SimulatedLauncher
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import MigStrategy
@@ -36,6 +36,7 @@ from tessera.kube.resources.meta import ObjectMeta
 from tessera.kubelet.interfaces import Kubelet
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuEvent, GpuEventKind
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet

@@ -5,10 +5,10 @@ import asyncio
 from tessera.agent.inventory.card_topology import read_topology
 from tessera.agent.inventory.gpu_inventory import GpuInventory, read_gpu_inventory
 from tessera.agent.sharing.allocate_response import RETRY, DeviceNodes
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.clock import LoopClock
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import DeviceFile, GpuUuid, NvLink, Nvml
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.simulation.virtual_time import run_virtual
 

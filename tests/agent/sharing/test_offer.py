@@ -8,11 +8,11 @@ import pytest
 from tessera.agent.base.settings import AppliedProfile, DesiredSharing
 from tessera.agent.inventory.gpu_inventory import GpuState, read_gpu_inventory
 from tessera.agent.sharing.offer import AppliedSharing, choose_offer
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_short_name
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 SHARED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4%s}]}}"

@@ -8,7 +8,6 @@ import pytest
 
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition, sliceable_gpus
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.agent.slices.events import (
     ExecutorReady,
     GpuRead,
@@ -34,6 +33,7 @@ from tessera.api.instaslice import (
 from tessera.api.instaslice import Position as Place
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 ROW = ProfilePlacements(placements=(Place(start=0, size=1),), gi_profile_id=19, ci_profile_id=0)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.clock import SystemClock
 from tessera.nvml.asynchronous import ThreadedNvml
 from tessera.nvml.errors import DriverMismatch, InUse
 from tessera.nvml.interface import ComputeMode, GpuEvent, GpuEventKind, GpuProcess, Nvml
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.machine_state import ANY, SimEvent
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tessera.agent.simulated.driver import InlineNvml
 from tessera.clock import LoopClock
 from tessera.nvml.errors import DriverNotLoaded, InUse
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 

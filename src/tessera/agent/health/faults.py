@@ -68,9 +68,9 @@ from tessera.api.nodes.health import FELL_TOO_OFTEN, MEASURED_ERRORS, UNREADABLE
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.nodes.repairs import PreflightMode, Repairs
 from tessera.limits import NODE_CARDS
+from tessera.nvml.errors import XID_OFF_THE_BUS
 from tessera.nvml.interface import LOST_TEXT, GpuEvent, GpuEventKind
 from tessera.nvml.known_cards import UNREAD
-from tessera.nvml.xids import XID_OFF_THE_BUS
 from tessera.replay.recorder import Decider
 
 #: Sources of faults that no probe ends.

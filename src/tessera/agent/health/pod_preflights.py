@@ -22,7 +22,7 @@ import msgspec
 
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.health.monitor import HealthMonitor
-from tessera.agent.health.preflight_runner import PreflightRunner
+from tessera.agent.health.repairs import PreflightRunner
 from tessera.agent.inventory.device_state import CheckedDevice, DeviceUser, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.api.names import POD_PREFLIGHT, PodUid

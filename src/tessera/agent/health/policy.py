@@ -1,7 +1,7 @@
 """The reaction to each hardware error, as data.
 
 An XID is the driver's number for an error. :data:`CATALOGUE` maps the remedies of NVIDIA's catalogue
-(:mod:`tessera.nvml.xids`) to five steps. Five XIDs are never counted, as in NVIDIA's device plugin, since they are
+(:mod:`tessera.nvml.errors`) to five steps. Five XIDs are never counted, as in NVIDIA's device plugin, since they are
 errors of the program and not of the card. The two environment variables of that plugin (``DP_DISABLE_HEALTHCHECKS``,
 ``DP_ENABLE_HEALTHCHECKS``) change the choice. An XID in no list withholds the card, where NVIDIA's plugin marks it
 unhealthy; here the card recovers after clean probes.
@@ -18,8 +18,8 @@ from types import MappingProxyType
 import msgspec
 
 from tessera.agent.inventory.device_state import Reaction
+from tessera.nvml.errors import XIDS, Remedy
 from tessera.nvml.interface import GpuEventKind
-from tessera.nvml.xids import XIDS, Remedy
 
 
 class RecoveryAction(IntEnum):

@@ -36,15 +36,14 @@ import msgspec
 from tessera.agent.base.node_objects import NodeSource, has_ended
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.settings import AgentOptions
-from tessera.agent.base.turn import NodeTurn
 from tessera.agent.base.wake_ups import ChangeNotifier, Fact
-from tessera.agent.driver.gate import DriverGate
-from tessera.agent.driver.ready_condition import ReadyConditionWriter
+from tessera.agent.driver.gate import DriverGate, ReadyConditionWriter
 from tessera.agent.inventory.device_state import DeviceUser, match_device_users
 from tessera.agent.inventory.sliceable_gpus import parse_device_id
+from tessera.agent.main.run import NodeTurn
 from tessera.agent.main.wiring import Components
 from tessera.agent.mig_config.executor import LayoutJournal
-from tessera.agent.mps.interfaces import ControlFailed
+from tessera.agent.mps.state import ControlFailed
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import CDI_KIND, MPS_HOST_LABEL, PodUid

@@ -12,13 +12,13 @@ from typing import Protocol
 
 from tessera.agent.base.runtime import AgentRuntime, MemoryUsage
 from tessera.agent.base.settings import AgentOptions
-from tessera.agent.health.preflight_runner import PreflightRunner, ProcessPreflight
+from tessera.agent.health.repairs import PreflightRunner, ProcessPreflight
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.spawning import HostSpawner
+from tessera.agent.mps.state import DaemonLauncher
 from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
 from tessera.api.names import PodUid
 from tessera.api.nodes.usage import ServiceUsage

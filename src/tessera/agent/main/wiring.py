@@ -29,8 +29,7 @@ from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.pod_preflights import PodPreflights
 from tessera.agent.health.pod_reporter import PartHolders, PodReporter
-from tessera.agent.health.preflight_runner import PreflightRunner
-from tessera.agent.health.repairs import CardPreflights, RepairReboots
+from tessera.agent.health.repairs import CardPreflights, PreflightRunner, RepairReboots
 from tessera.agent.inventory.card_topology import TopologyReader
 from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import CardOwnership, GpuInventory, InventoryReader, StaticGpus

@@ -39,9 +39,9 @@ from tessera.agent.monitoring.families import (
 from tessera.agent.monitoring.lease_states import JudgedLease
 from tessera.agent.monitoring.sample import DeviceSample, GpuSample, Lease, NodeSample, measure_lease
 from tessera.api.nodes.health import CardHealth
+from tessera.nvml.errors import XIDS as XIDS_BY_NUMBER
 from tessera.nvml.interface import GpuInfo
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
-from tessera.nvml.xids import XIDS as XIDS_BY_NUMBER
 
 Labels = Mapping[str, str]
 

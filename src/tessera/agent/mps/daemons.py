@@ -27,20 +27,22 @@ from collections.abc import Callable, Mapping
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.settings import ContainerEdits, ServicePlan
 from tessera.agent.base.wake_ups import ChangeNotifier, Fact
-from tessera.agent.mps.interfaces import (
+from tessera.agent.mps.state import (
     ControlFailed,
     DaemonId,
     DaemonLauncher,
+    DaemonRecord,
     DaemonSpec,
+    ExclusiveCards,
     LaunchFailed,
     MpsDaemon,
     MpsPaths,
+    MpsState,
     container_edits,
     count_clients,
     list_servers,
     set_limits,
 )
-from tessera.agent.mps.state import DaemonRecord, ExclusiveCards, MpsState
 from tessera.kube.backoff import Backoff
 from tessera.nvml.errors import NvmlError
 

@@ -32,7 +32,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.base.host import ProcessId, ProcessTable
-from tessera.agent.mps.interfaces import (
+from tessera.agent.mps.spawning import ChildSpawner, Spawner
+from tessera.agent.mps.state import (
     LOG_VARIABLE,
     PIPE_VARIABLE,
     QUIT,
@@ -42,7 +43,6 @@ from tessera.agent.mps.interfaces import (
     LaunchFailed,
     MpsPaths,
 )
-from tessera.agent.mps.spawning import ChildSpawner, Spawner
 
 #: Fields of /proc/PID/stat after the name in brackets: state, parent, group, session (proc_pid_stat(5)).
 _STATE, _SESSION = 0, 3

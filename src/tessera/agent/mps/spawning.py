@@ -29,7 +29,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.mps.interfaces import LaunchFailed
+from tessera.agent.mps.state import LaunchFailed
 
 #: Version of :class:`SpawnRequest`; a new one only if an older host would do something wrong.
 SPAWN_VERSION = 1

@@ -1,13 +1,9 @@
-"""The driver of a simulated machine, how an event loop calls its cards, and what runs programs on them.
+"""A simulated machine's driver and programs: what the agent calls in place of NVIDIA's. The agent knows none of it.
 
-The agent knows none of it: whoever starts it with simulated cards gives it these.
-
-Its control daemons for MPS are simulated too, on the injected clock.
-
-They take the commands of :mod:`tessera.agent.mps.interfaces` and answer them as documented. Tests make a daemon die,
-stop answering, or have clients. That a daemon runs, and its containers that are clients, is a part of the simulated
-machine. So daemons outlive the agent, as real ones in the node's MPS host do: the next agent finds them. Limits are
-kept in this process only; the next agent sets them again.
+The control daemons for MPS take the commands of :mod:`tessera.agent.mps.state` and answer them as documented, on the
+injected clock. Tests make a daemon die, stop answering, or have clients. That a daemon runs, and its containers that
+are clients, is a part of the simulated machine. So daemons outlive the agent, as real ones in the MPS host do: the
+next agent finds them. Limits are kept in this process only; the next agent sets them again.
 """
 
 import asyncio
@@ -15,18 +11,18 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
 
 from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.driver.hardware import DriverHome
-from tessera.agent.health.preflight_runner import QUICK_SECONDS, failed
-from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
+from tessera.agent.health.repairs import QUICK_SECONDS, failed
+from tessera.agent.mps.state import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
 from tessera.api.nodes.preflights import CardPreflight
 from tessera.clock import Clock
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuEvent, GpuInfo, GpuProcess, Nvml
+from tessera.nvml.interface import GpuInfo
+from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.machine_state import SimMpsDaemon
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
@@ -240,86 +236,6 @@ class SimulatedLauncher:
 
     async def end_leftovers(self, mark: DaemonId) -> None:
         """Does nothing: a simulated daemon's servers end with it."""
-
-
-T = TypeVar("T")
-
-
-class SimulatedNvml(Nvml, Protocol):
-    """Cards that report changes."""
-
-    @property
-    def poll_interval(self) -> float | None:
-        """Seconds between two checks for changes by other processes; ``None`` if there can be none."""
-        ...
-
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` after every change by this process; the function returned ends that."""
-        ...
-
-    def open_session(self) -> Callable[[], None]:
-        """Opens NVML; the function returned ends that session. Raises DriverNotLoaded."""
-        ...
-
-
-class InlineNvml(AsyncNvml):
-    """Simulated cards, called in the loop's own thread after their latency on ``clock`` has passed.
-
-    So the lab's virtual time works, and two runs give the same order.
-
-    Raises:
-        DriverNotLoaded: on entering, when the machine has no driver loaded.
-    """
-
-    simulated = True
-
-    def __init__(self, nvml: SimulatedNvml, clock: Clock) -> None:
-        self._nvml = nvml
-        self._clock = clock
-        self._in_order: dict[str, asyncio.Lock] = {}
-        self._end_session: Callable[[], None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._end_session = self._nvml.open_session()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if self._end_session is not None:
-            self._end_session()
-        self._nvml.close()
-
-    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
-        """Does one call after the latency of ``operation``."""
-        async with self._in_order.setdefault(card, asyncio.Lock()):
-            if seconds := self._nvml.latency(operation):
-                await self._clock.sleep(seconds)
-            return call(self._nvml)
-
-    async def wait_event(self, seconds: float) -> GpuEvent | None:
-        """The next simulated event."""
-        deadline = self._clock.monotonic() + seconds
-        while (event := self._nvml.wait_event(0)) is None:
-            remaining = deadline - self._clock.monotonic()
-            if remaining <= 0:
-                return None
-            await self._wait_for_change(remaining)
-        return event
-
-    async def _process_exit(self, _processes: list[GpuProcess], /) -> None:
-        await self._wait_for_change(None)
-
-    async def _wait_for_change(self, at_most: float | None) -> None:
-        """Returns at the next change, after ``at_most`` seconds, or when the next check for others' changes is due."""
-        changed = asyncio.Event()
-        unsubscribe = self._nvml.subscribe(changed.set)
-        waits = [seconds for seconds in (at_most, self._nvml.poll_interval) if seconds is not None]
-        try:
-            async with asyncio.timeout(min(waits, default=None)):
-                await changed.wait()
-        except TimeoutError:
-            pass
-        finally:
-            unsubscribe()
 
 
 class SimulatedDriver:

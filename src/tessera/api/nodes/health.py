@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.api.nodes.bounds import Name, Value, Words
 from tessera.clock import rfc3339
-from tessera.nvml.xids import XIDS, Remedy
+from tessera.nvml.errors import XIDS, Remedy
 from tessera.text import age
 
 #: What an administrator does about a lost card and about one that needs a reboot: after it, and in all.

@@ -39,8 +39,8 @@ from tessera.nvml.interface import (
     PciPlace,
     pcie_bandwidth,
 )
-from tessera.nvml.real.events import decode_text
 from tessera.nvml.real.library import fabric_info
+from tessera.nvml.real.mig import decode_text
 
 _MIB = 1024 * 1024
 #: NVIDIA's vendor id, and PCI classes of GPUs with and without a display (PCI-SIG, class codes 03 00 and 03 02).

@@ -44,7 +44,7 @@ from tessera.nvml.errors import (
     translate_errors,
 )
 from tessera.nvml.interface import GpuEvent, GpuUuid
-from tessera.nvml.real.events import RealEvents
+from tessera.nvml.real.mig import RealEvents
 
 NAME = "libnvidia-ml.so.1"
 #: Folders of libraries below a root, by distribution and architecture.

@@ -57,7 +57,6 @@ from tessera.nvml.known_cards import UNREAD, KnownCards
 from tessera.nvml.measurements import Measurements, ProcessActivity
 from tessera.nvml.real.cards import RealCardReader
 from tessera.nvml.real.device_nodes import card_device_files, mig_device_files
-from tessera.nvml.real.events import decode_text, event_kinds, instance_id
 from tessera.nvml.real.library import (
     NvmlSession,
     compute_processes,
@@ -68,7 +67,7 @@ from tessera.nvml.real.library import (
     unload,
 )
 from tessera.nvml.real.meter import CardMeter
-from tessera.nvml.real.mig import MigReader
+from tessera.nvml.real.mig import MigReader, decode_text, event_kinds, instance_id
 
 _MIB = 1024 * 1024
 

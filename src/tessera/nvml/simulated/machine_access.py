@@ -1,7 +1,7 @@
 """Access to the state of a simulated machine, which survives the processes that use it: the one entry of every call.
 
 A call meets, in this order: no loaded driver, an injected fault, an unknown card or device, a lost card. A call or
-change that succeeds notifies the subscribers of this process.
+change that succeeds notifies the subscribers of this process. :class:`InlineNvml` makes the calls of an event loop.
 
 Real cards keep their instances when the agent is killed; so must simulated ones, and several processes must see the
 same cards. The machine is one JSON file. Rules:
@@ -13,18 +13,21 @@ same cards. The machine is one JSON file. Rules:
 * a file that cannot be read is an error that says so. It is never replaced by fresh cards, which would hide the loss.
 """
 
+import asyncio
 import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self, TypeVar
 
 import msgspec
 
+from tessera.clock import Clock
 from tessera.errors import UserError
+from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotSupported, NvmlError, NvmlNotFound, make_error
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.interface import GpuEvent, GpuProcess, GpuUuid, Nvml
 from tessera.nvml.simulated.machine_state import ANY, MachineState, SimCard, SimDevice, SimulatedFault, parse_spec
 
 
@@ -258,3 +261,83 @@ def _applies(fault: SimulatedFault, operation: str, gpu: str | None) -> bool:
     if fault.times is not None:
         fault.times -= 1
     return True
+
+
+T = TypeVar("T")
+
+
+class SimulatedNvml(Nvml, Protocol):
+    """Cards that report changes."""
+
+    @property
+    def poll_interval(self) -> float | None:
+        """Seconds between two checks for changes by other processes; ``None`` if there can be none."""
+        ...
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``changed`` after every change by this process; the function returned ends that."""
+        ...
+
+    def open_session(self) -> Callable[[], None]:
+        """Opens NVML; the function returned ends that session. Raises DriverNotLoaded."""
+        ...
+
+
+class InlineNvml(AsyncNvml):
+    """Simulated cards, called in the loop's own thread after their latency on ``clock`` has passed.
+
+    So the lab's virtual time works, and two runs give the same order.
+
+    Raises:
+        DriverNotLoaded: on entering, when the machine has no driver loaded.
+    """
+
+    simulated = True
+
+    def __init__(self, nvml: SimulatedNvml, clock: Clock) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        self._in_order: dict[str, asyncio.Lock] = {}
+        self._end_session: Callable[[], None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._end_session = self._nvml.open_session()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._end_session is not None:
+            self._end_session()
+        self._nvml.close()
+
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
+        """Does one call after the latency of ``operation``."""
+        async with self._in_order.setdefault(card, asyncio.Lock()):
+            if seconds := self._nvml.latency(operation):
+                await self._clock.sleep(seconds)
+            return call(self._nvml)
+
+    async def wait_event(self, seconds: float) -> GpuEvent | None:
+        """The next simulated event."""
+        deadline = self._clock.monotonic() + seconds
+        while (event := self._nvml.wait_event(0)) is None:
+            remaining = deadline - self._clock.monotonic()
+            if remaining <= 0:
+                return None
+            await self._wait_for_change(remaining)
+        return event
+
+    async def _process_exit(self, _processes: list[GpuProcess], /) -> None:
+        await self._wait_for_change(None)
+
+    async def _wait_for_change(self, at_most: float | None) -> None:
+        """Returns at the next change, after ``at_most`` seconds, or when the next check for others' changes is due."""
+        changed = asyncio.Event()
+        unsubscribe = self._nvml.subscribe(changed.set)
+        waits = [seconds for seconds in (at_most, self._nvml.poll_interval) if seconds is not None]
+        try:
+            async with asyncio.timeout(min(waits, default=None)):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            unsubscribe()

@@ -23,11 +23,10 @@ import msgspec
 
 from tessera.mig.geometry import Geometry, GpuModel, Placement
 from tessera.mig.models import model_by_short_name
-from tessera.nvml.errors import InUse, NvmlNotFound
+from tessera.nvml.errors import XID_OFF_THE_BUS, InUse, NvmlNotFound
 from tessera.nvml.interface import CardAttributes, ComputeMode, GpuEventKind, GpuUuid, MigUuid, NvLink
 from tessera.nvml.known_cards import UNREAD
 from tessera.nvml.measurements import Quantity
-from tessera.nvml.xids import XID_OFF_THE_BUS
 
 #: Rule: bytes per second over PCIe of a card that is always busy, and over each of its NVLinks.
 _PCIE_RATE, _NVLINK_RATE = 2e9, 1e9

@@ -10,8 +10,7 @@ and another meets it. The parts:
 * :mod:`~tessera.nvml.simulated.mig_rules`, :mod:`~tessera.nvml.simulated.mig_rules`: instances and processes;
 * :mod:`~tessera.nvml.simulated.boards`: facts of products.
 
-Calls do not wait here; :meth:`SimulatedMachine.latency` tells :class:`~tessera.agent.simulated.driver.InlineNvml` how
-long they take.
+Calls do not wait here; :meth:`SimulatedMachine.latency` tells :class:`.machine_access.InlineNvml` how long they take.
 """
 
 import time

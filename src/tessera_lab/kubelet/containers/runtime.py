@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.mps.interfaces import CONTAINER_ROOT, PIPE_VARIABLE
+from tessera.agent.mps.state import CONTAINER_ROOT, PIPE_VARIABLE
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
 from tessera_lab.kubelet.containers.commands import CommandBehaviour, parse_command

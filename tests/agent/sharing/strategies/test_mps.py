@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.settings import ServicePlan
-from tessera.agent.mps.interfaces import MpsPaths, container_edits
+from tessera.agent.mps.state import MpsPaths, container_edits
 from tessera.agent.sharing.strategies import StrategyImpossible, plan_services
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, GpuDescription, SharingKind

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agent.conftest import NODE
 
-from tessera.agent.driver.ready_condition import REPAIR_PAUSE
+from tessera.agent.driver.gate import REPAIR_PAUSE
 from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.node_marks import ADVERTISED_MANAGER, SHARING
 from tessera.kube.resources import NODES
