@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.cel.evaluator import CelError, EvaluationError, Meter, compile_expression
-from tessera.cel.patterns import count_choices
+from tessera.cel.kubernetes_values import count_choices
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p", "labels": {"a": "b"}},

@@ -14,8 +14,8 @@ from tests.support.virtual_lab import VirtualLab
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from tessera.dra.node_devices import DRIVER
 from tessera.kube.resources import JOBS
+from tessera.kueue.configuration import ALL_CARDS
 from tessera.kueue.names import QUEUE_LABEL
-from tessera.kueue.queues import ALL_CARDS
 from tessera_lab.kueue.stand_in import StandIn
 
 __all__ = ["in_lab"]

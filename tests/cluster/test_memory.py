@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 #: The bounds of what is kept of most pods: owners of ended pods, starts of the last hour, events of each process.
 LONGEST = (
     "tessera.usage.satellite._PAST_HOLDERS",
-    "tessera.forecast.rate.RATE_STARTS",
+    "tessera.forecast.past_times.RATE_STARTS",
     "tessera.kube.event_recorder.REMEMBERED_EVENTS",
 )
 SLICE = {"nvidia.com/mig-1g.5gb": 1}

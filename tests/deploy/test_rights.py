@@ -34,7 +34,8 @@ ROOMS = (resources, instaslice, driver_assignment, objects, queues, gangs, workl
 MADE_OF = {
     "tessera-agent": ("agent", "claims/agent", "access/reviewer.py", "kube/event_recorder.py"),
     "tessera-controller": (
-        *("controller", "claims/controller", "forecast/queue", "handover", "kueue/checks", "scale_up", "signals"),
+        *("controller", "claims/controller", "forecast/queue", "handover", "scale_up", "signals"),
+        *(f"kueue/{room}.py" for room in ("satellite", "check_decisions", "queued_workload")),
         *(f"driver/{room}" for room in ("executor.py", "policies.py", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}" for room in ("satellite.py", "recording.py", "tracking", "startup/startup_taints.py")),

@@ -14,8 +14,7 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.kube.resources import NODES
 from tessera.kube.resources.meta import resource_for
-from tessera.kueue.configuration import profiles_in_cluster
-from tessera.kueue.queues import ALL_CARDS, pools_of
+from tessera.kueue.configuration import ALL_CARDS, pools_of, profiles_in_cluster
 from tessera.nvml.interface import GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
 

@@ -23,8 +23,7 @@ from typing import Any
 import msgspec
 
 from tessera.cel.functions import FUNCTIONS, METHODS, NAMESPACES, PATTERN_METHODS, boolean
-from tessera.cel.kubernetes_values import NOTHING, DefaultMap, EvaluationError, OptionalValue, type_name
-from tessera.cel.patterns import count_choices
+from tessera.cel.kubernetes_values import NOTHING, DefaultMap, EvaluationError, OptionalValue, count_choices, type_name
 from tessera.cel.syntax import (
     Call,
     CelError,

@@ -18,9 +18,9 @@ from tessera.cel.kubernetes_values import (
     NOTHING,
     EvaluationError,
     OptionalValue,
+    go_pattern,
     type_name,
 )
-from tessera.cel.patterns import go_pattern
 
 
 def boolean(value: Any) -> bool:

@@ -237,7 +237,7 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
                 )
             )
         case "kueue":
-            from tessera.kueue.checks.satellite import CheckSatellite
+            from tessera.kueue.satellite import CheckSatellite
 
             return CheckSatellite()
         case "forecast":

@@ -8,9 +8,8 @@ from tessera.clock import parse_rfc3339
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.names import CHARGED_RESOURCE, PREFIX, QUEUE_LABEL, TOPOLOGY_GATE
-from tessera.kueue.objects import Workload
+from tessera.kueue.objects import Case, WaitingReason, Workload, waiting_reason
 from tessera.kueue.positions import QueueReading
-from tessera.kueue.reasons import Case, WaitingReason, waiting_reason
 from tessera.text import age
 
 #: The event by which Kueue tells that a group has no Workload yet.

@@ -1,10 +1,14 @@
-"""How long past starts and waits took, in tables that pods of all namespaces fill.
+"""How long past starts and waits took, and how often pods start, in tables that pods of all namespaces fill.
 
 A pod starts later than it gets its slices: kubelet pulls its image, and does some more. How much later depends on the
 image, and on whether the node has it. And how long pods of a size waited says how long one of them will wait; that is a
 second forecast beside the simulation, which knows neither pods that will come nor reservations that will move. It is
-conditional, as for leases: of the pods that waited longer than this one has, and
-with those that still wait counted up to now. Without the latter a jam would show once it is over.
+conditional, as for leases: of the pods that waited longer than this one has, and with those that still wait counted up
+to now. Without the latter a jam would show once it is over.
+
+Where too little is known of the leases, the rate of starts forecasts (:class:`RecentStarts`). If pods with the same
+slices start independently of each other at a rate, the time until the k-th start has a Gamma distribution; its
+quantiles are those of Wilson and Hilferty (1931), good to some per cent.
 
 No namespace drives out what is known of others. Each entry of a table belongs to the namespace that brought it. Of too
 many, the namespace with the most entries loses the one that was used longest ago. An entry that others use too stays
@@ -36,6 +40,28 @@ HUNDRED_YEARS = 3_153_600_000
 _LEAST_AGE = 1.0
 #: Keeps the exponential finite for shares next to 1.
 _MOST_EXPONENT = 40.0
+#: The entry of all pods together, which belongs to no namespace and never goes.
+EVERY = ""
+#: Images whose starts are known: a few kinds of work have most of them, and others take the times of all images.
+START_IMAGES = 200
+#: Starts of one image: a pull changes with each version.
+START_SAMPLES = 20
+#: Sizes whose waits are known; with 100 waits each, some 125 KiB of the record.
+WAIT_SIZES = 128
+#: Waits of one size: a quantile of 0.9 needs some dozens, also of those that waited longer.
+WAIT_SAMPLES = 100
+#: Least longer waits that say something.
+LEAST_LONGER_WAITS = 5
+#: A start that takes longer says nothing of the next one: its cause was no pull. Seconds.
+_PULL_TAKES = 3600.0
+#: Starts that are counted, almost three in each second.
+RATE_STARTS = 10_000
+#: Seconds over which starts are counted.
+WINDOW = 3600.0
+#: Starts in the window that make a rate.
+LEAST_STARTS = 3
+#: Quantiles 0.5 and 0.9 of the normal distribution.
+_NORMAL = (0.0, 1.2816)
 
 
 class SurvivalCurve:
@@ -118,22 +144,6 @@ def quantile(values: Sequence[float], share: float) -> float:
         raise ValueError("a quantile needs at least one value")
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
-
-
-#: The entry of all pods together, which belongs to no namespace and never goes.
-EVERY = ""
-#: Images whose starts are known: a few kinds of work have most of them, and others take the times of all images.
-START_IMAGES = 200
-#: Starts of one image: a pull changes with each version.
-START_SAMPLES = 20
-#: Sizes whose waits are known; with 100 waits each, some 125 KiB of the record.
-WAIT_SIZES = 128
-#: Waits of one size: a quantile of 0.9 needs some dozens, also of those that waited longer.
-WAIT_SAMPLES = 100
-#: Least longer waits that say something.
-LEAST_LONGER_WAITS = 5
-#: A start that takes longer says nothing of the next one: its cause was no pull. Seconds.
-_PULL_TAKES = 3600.0
 
 
 def note_use(entries: OrderedDict[str, Any], brought_by: dict[str, str], key: str, namespace: str, most: int) -> None:
@@ -227,3 +237,68 @@ class WaitHistory(PastTimes):
         """
         past = ((0.0, float(each), True) for each in self.times.get(size, ()))
         return SurvivalCurve((*past, *((0.0, each, False) for each in waiting)))
+
+
+class RecentStarts:
+    """The starts of the last hour, by profiles."""
+
+    def __init__(self) -> None:
+        #: Time, profiles, and whether the pod had waited for room; the oldest first, at most :data:`RATE_STARTS`.
+        self._starts: deque[tuple[float, tuple[str, ...], bool]] = deque()
+        #: Numbers of these starts by profiles, and of those of pods that had waited; none is 0.
+        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._waited: Counter[tuple[str, ...]] = Counter()
+        self._began: float | None = None
+
+    def begin(self, now: float) -> None:
+        """Notes when counting began."""
+        if self._began is None:
+            self._began = now
+
+    def add(self, profiles: tuple[str, ...], now: float, *, waited: bool) -> None:
+        """Counts a start; ``waited`` is true for a pod that had waited for room.
+
+        A pod that found room at once says nothing of how often room is freed: a rate from the starts on empty cards
+        would promise the same for full ones.
+        """
+        if len(self._starts) == RATE_STARTS:
+            self._drop_oldest()
+        self._starts.append((now, profiles, waited))
+        self._counts[profiles] += 1
+        if waited:
+            self._waited[profiles] += 1
+
+    def count(self, profiles: tuple[str, ...], now: float) -> int:
+        """Returns the starts of pods with these slices in the last hour."""
+        self._forget(now)
+        return self._counts[profiles]
+
+    def wait(self, profiles: tuple[str, ...], place: int, now: float) -> tuple[float, float] | None:
+        """Returns the seconds within which half, and nine of ten, of the pods in this place start.
+
+        Args:
+            profiles: the pod's slices, sorted.
+            place: its place among the pods with the same slices, from 1.
+            now: seconds since 1970.
+
+        Returns:
+            None with too few starts of pods that had waited.
+        """
+        self._forget(now)
+        count = self._waited[profiles]
+        if count < LEAST_STARTS:
+            return None
+        seen = WINDOW if self._began is None else min(WINDOW, max(60.0, now - self._began))
+        p50, p90 = (place * (1 - 1 / (9 * place) + z / (3 * place**0.5)) ** 3 * seen / count for z in _NORMAL)
+        return p50, p90
+
+    def _forget(self, now: float) -> None:
+        while self._starts and self._starts[0][0] < now - WINDOW:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, profiles, waited = self._starts.popleft()
+        for counts in (self._counts, self._waited) if waited else (self._counts,):
+            counts[profiles] -= 1
+            if not counts[profiles]:
+                del counts[profiles]

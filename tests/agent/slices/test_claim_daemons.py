@@ -6,7 +6,7 @@ import pytest
 
 from tessera.agent.base.settings import ServicePlan
 from tessera.api.sharing.profile import ClientShare
-from tessera.claims.agent.claim_daemons import plan_daemon
+from tessera.claims.agent.prepared_claims import plan_daemon
 from tessera.dra.claims import DeviceConfig, OpaqueConfig
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, MpsSettings, check_configs
 from tessera.nvml.interface import GpuInfo, GpuUuid

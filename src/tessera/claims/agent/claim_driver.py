@@ -35,11 +35,9 @@ from tessera.agent.inventory.sliceable_gpus import SliceableGpu, SliceableGpus, 
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import CLAIMED_CARD, PodUid
-from tessera.claims.agent.claim_cdi import ClaimCdiFolder
-from tessera.claims.agent.claim_daemons import ClaimDaemons, plan_daemon, plan_shares
-from tessera.claims.agent.claim_files import ClaimFiles, refusing, usable_slice
+from tessera.claims.agent.claim_files import ClaimCdiFolder, ClaimFiles, refusing, usable_slice
 from tessera.claims.agent.claim_promises import ClaimPromises
-from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
+from tessera.claims.agent.prepared_claims import ClaimDaemons, PreparedClaim, PreparedClaims, plan_daemon, plan_shares
 from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 from tessera.dra.node_devices import partition_name, pool_names, share_id, shared_name, whole_name
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, check_configs, check_share, settings_of

@@ -1,4 +1,9 @@
-"""Keeps the CDI files of prepared claims in line with their slices.
+"""Writes the CDI files of prepared claims, and keeps them in line with their slices.
+
+There is one file for each claim, with one device in it for each device of the claim. A container may use only some
+devices of a claim, and several claims. The variable of its last device wins, so NVIDIA's runtime finds the devices by
+their mounts (``docs/decisions/container-environment.md``). A claim's name is never used for other devices: runtimes
+remember files.
 
 A prepared claim has a file exactly while it has its slices. After a reboot or a reset the slices are made anew, and the
 file with them, since kubelet does not ask again. A claim that lost a slice loses the file: the next slice at that place
@@ -10,11 +15,14 @@ The slices belong to the pod whose promise serves the claim. That a claim uses t
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from weakref import WeakValueDictionary
 
+from tessera.agent.base.device_plugin import define_device, environment, write_cdi_file
 from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.base.settings import ContainerEdits
 from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.slices.events import DevicesBound, ObservedInstance
@@ -22,20 +30,84 @@ from tessera.agent.slices.executor import WHOLE
 from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid
-from tessera.claims.agent.claim_cdi import ClaimCdiFolder
-from tessera.claims.agent.claim_daemons import ClaimDaemons
-from tessera.claims.agent.prepared_claims import PreparedClaim, PreparedClaims
+from tessera.claims.agent.prepared_claims import ClaimDaemons, PreparedClaim, PreparedClaims
 from tessera.kubelet.interfaces import PluginError
 from tessera.mig.names import is_device_profile
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import DeviceFile, GpuUuid
 
+_NONE = ContainerEdits({}, ())
 _log = logging.getLogger(__name__)
-
 #: Seconds after which a file that could not be written or removed is tried again.
 RETRY = 5.0
 #: Of each slice of a claim, the ids of its instances and its MIG UUID: what its file depends on.
 _Made = tuple[tuple[int, int, str], ...]
+
+
+class ClaimCdiFolder:
+    """Our files for claims in the folder that the container runtime reads.
+
+    Args:
+        path: the folder; made when needed.
+        driver: the driver's name.
+    """
+
+    def __init__(self, path: Path, driver: str) -> None:
+        self._path = path
+        self._kind = f"k8s.{driver}/claim"
+        self._prefix = f"k8s.{driver}-claim_"
+
+    def name(self, uid: str, device: str) -> str:
+        """The full CDI name of a claim's device."""
+        return f"{self._kind}={uid}-{device}"
+
+    def write(
+        self,
+        uid: str,
+        devices: Mapping[str, tuple[str, Sequence[DeviceFile]]],
+        edits: Mapping[str, ContainerEdits],
+    ) -> None:
+        """Defines the devices of a claim.
+
+        Args:
+            uid: of the claim.
+            devices: by device, its UUID and the files that a container must be able to open to use it.
+            edits: by device that an MPS daemon serves, what a client of the daemon needs.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        env = environment([each for each, _ in devices.values()])
+        write_cdi_file(
+            self._path / f"{self._prefix}{uid}.json",
+            self._kind,
+            [
+                define_device(
+                    f"{uid}-{device}",
+                    {**env, **edits.get(device, _NONE).envs},
+                    files,
+                    mounted=(uuid,) if files else (),
+                    folders=edits.get(device, _NONE).mounts,
+                )
+                for device, (uuid, files) in devices.items()
+            ],
+        )
+
+    def remove(self, uid: str) -> None:
+        """Removes the definitions of a claim, if there are any.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        (self._path / f"{self._prefix}{uid}.json").unlink(missing_ok=True)
+
+    def keep_only(self, uids: Iterable[str]) -> None:
+        """Removes the files of claims that are no longer prepared."""
+        kept = {f"{self._prefix}{uid}.json" for uid in uids}
+        for path in [*self._path.glob(f"{self._prefix}*.json"), *self._path.glob(f".{self._prefix}*.new")]:
+            if path.name not in kept:
+                _log.info("removing stale CDI file %s", path)
+                path.unlink(missing_ok=True)
 
 
 class ClaimFiles:

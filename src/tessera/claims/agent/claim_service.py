@@ -22,10 +22,9 @@ from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
 from tessera.api.names import PodUid, gives_by_claims
-from tessera.claims.agent.claim_daemons import ClaimDaemons
 from tessera.claims.agent.claim_driver import ClaimDriver
 from tessera.claims.agent.claim_publisher import ClaimPublisher, PublishedCards, node_card, nvlink_groups
-from tessera.claims.agent.prepared_claims import PreparedClaims
+from tessera.claims.agent.prepared_claims import ClaimDaemons, PreparedClaims
 from tessera.controller.objects.pod_constraints import read_device_claims
 from tessera.dra.node_devices import PublishOptions
 

@@ -9,7 +9,7 @@ tenants write.
 Whole cards have one profile, and so have the shares of cards; a claim that asks for more than one share of a card, or
 for more memory than one has, takes several. A request that chooses single cards, cards of one value, or places on them
 asks for a further name of the profile (:mod:`tessera.claims.controller.card_choices`). Constraints become rules over
-the cards of the devices (:mod:`tessera.claims.controller.claim_constraints`).
+the cards of the devices (:mod:`tessera.claims.controller.card_choices`).
 
 ``allocationMode: All`` is, as for kube-scheduler's allocator, every device of a node that class and selectors choose:
 each whole card, every placement of a profile, one share of each card. It can be kept where they can all be had at once,
@@ -26,9 +26,8 @@ import msgspec
 
 from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.cel.evaluator import Meter, OutOfBudgetError
-from tessera.claims.controller.card_choices import Answer, CardChoices
+from tessera.claims.controller.card_choices import Answer, CardChoices, ConstraintReader
 from tessera.claims.controller.chosen_devices import ChosenDevices, Counts, shares_needed
-from tessera.claims.controller.claim_constraints import ConstraintReader
 from tessera.claims.controller.published_devices import NodeDevices, Place, PublishedDevices, Sort, is_known
 from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.dra.devices import Device, DeviceId

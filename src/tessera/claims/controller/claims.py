@@ -22,8 +22,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid, gives_by_claims
-from tessera.claims.controller.claim_allocations import ClaimAllocations
-from tessera.claims.controller.claim_events import ClaimEvents
+from tessera.claims.controller.claim_allocations import ClaimAllocations, ClaimEvents
 from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader, spec_key
 from tessera.claims.controller.claim_users import ClaimUsers, named_claims
 from tessera.claims.controller.published_devices import PublishedDevices, Sort

@@ -16,7 +16,7 @@ from tessera.text import list_alternatives, list_names, one_line
 
 if TYPE_CHECKING:
     from tessera.kube.resources import Node
-    from tessera.kueue.queues import CardPool, TeamQuota
+    from tessera.kueue.configuration import CardPool, TeamQuota
 
 _TEAM = re.compile(r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)=(.+)", re.ASCII)
 _PART = re.compile(r"(?:([^:]+):)?([0-9]{1,9})Gi", re.ASCII)
@@ -76,7 +76,7 @@ def command(
     import yaml
 
     from tessera.kube.quantity import format_quantity, parse_quantity
-    from tessera.kueue.queues import SideQuota, find_excess, make_queues, pools_of
+    from tessera.kueue.configuration import SideQuota, find_excess, make_queues, pools_of
 
     for text in filter(None, (cpu, memory)):
         parse_quantity(text)
@@ -125,8 +125,7 @@ async def _nodes(kubeconfig: Path | None, context: str | None) -> Sequence["Node
 def _model_pools(models: str, *, by_model: bool) -> list["CardPool"]:
     from tessera.api.nodes.node_cards import product_label
     from tessera.cli.kueue.options import parse_models
-    from tessera.kueue.configuration import charged_gigabytes
-    from tessera.kueue.queues import ALL_CARDS, PRODUCT_LABEL, CardPool, flavor_name
+    from tessera.kueue.configuration import ALL_CARDS, PRODUCT_LABEL, CardPool, charged_gigabytes, flavor_name
     from tessera.mig.models import model_by_short_name
 
     pools = []
@@ -142,7 +141,7 @@ def _model_pools(models: str, *, by_model: bool) -> list["CardPool"]:
 
 def _team(text: str, pools: Sequence["CardPool"]) -> "TeamQuota":
     """Reads ``team-a=80Gi`` or ``team-a=FLAVOR:80Gi,FLAVOR:40Gi``."""
-    from tessera.kueue.queues import TeamQuota
+    from tessera.kueue.configuration import TeamQuota
 
     form = f'--team "{one_line(text)}": write NAMESPACE=80Gi, or with --by-model NAMESPACE=FLAVOR:80Gi,FLAVOR:40Gi'
     found = _TEAM.fullmatch(text)

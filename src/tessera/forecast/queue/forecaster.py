@@ -20,7 +20,7 @@ from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.calibration import Calibration, FirstForecast, Outcomes, Range
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LIFE_NAME, LifeEstimator
-from tessera.forecast.past_times import LEAST_LONGER_WAITS, SurvivalCurve
+from tessera.forecast.past_times import LEAST_LONGER_WAITS, RecentStarts, SurvivalCurve
 from tessera.forecast.queue.competition import CurrentPage, Place, places, waiting_in_order
 from tessera.forecast.queue.job_deadlines import JobDeadlines
 from tessera.forecast.queue.lease_tracker import LeaseTracker, TrackedPod
@@ -35,7 +35,6 @@ from tessera.forecast.queue_page import (
     QueuePage,
     SpareSlices,
 )
-from tessera.forecast.rate import RecentStarts
 from tessera.forecast.simulation import (
     HORIZON,
     Claims,

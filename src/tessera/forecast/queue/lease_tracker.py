@@ -13,9 +13,8 @@ from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import FINISHED
 from tessera.forecast.calibration import Outcomes
 from tessera.forecast.lives import LeaseEnded, LifeHistory, LifeKind, RunningLease, life_kind
-from tessera.forecast.past_times import StartTimes, WaitHistory
+from tessera.forecast.past_times import RecentStarts, StartTimes, WaitHistory
 from tessera.forecast.queue.job_deadlines import JobKey, owning_job
-from tessera.forecast.rate import RecentStarts
 from tessera.kube.resources import Pod
 
 

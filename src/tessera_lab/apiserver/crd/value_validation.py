@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera.cel.patterns import go_pattern
+from tessera.cel.kubernetes_values import go_pattern
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import child
 from tessera_lab.apiserver.interfaces import StatusCause

@@ -6,14 +6,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kueue.checks.test_check_decisions import Checks, spec, workload
+from tests.kueue.test_check_decisions import Checks, spec, workload
 from tests.support.cost import count_calls
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.kueue.checks.check_decisions import CHECKED_WORKLOADS
-from tessera.kueue.checks.queued_workload import CHECKED_PODS, read_workload
-from tessera.kueue.objects import Workload
-from tessera.kueue.reasons import waiting_reason
+from tessera.kueue.check_decisions import CHECKED_WORKLOADS
+from tessera.kueue.objects import Workload, waiting_reason
+from tessera.kueue.queued_workload import CHECKED_PODS, read_workload
 
 QUANTITIES = st.sampled_from(["1", "-1", "1k", "0.5", "x", "", "9" * 80, "1e30", "0"])
 RESOURCES = st.dictionaries(

@@ -25,8 +25,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import LOOK_AGAIN, OptionalKind
-from tessera.kueue.checks.check_decisions import Answer, CheckDecisions
-from tessera.kueue.checks.queued_workload import read_workload
+from tessera.kueue.check_decisions import Answer, CheckDecisions
 from tessera.kueue.names import CHECK_CONTROLLER
 from tessera.kueue.objects import (
     ADMISSION_CHECKS,
@@ -37,6 +36,7 @@ from tessera.kueue.objects import (
     Workload,
     served_resource,
 )
+from tessera.kueue.queued_workload import read_workload
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION
 from tessera.clock import rfc3339
 from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import NodeDeleted, NodeObserved
-from tessera.kueue.checks import check_decisions
-from tessera.kueue.checks.check_decisions import (
+from tessera.kueue import check_decisions
+from tessera.kueue.check_decisions import (
     CHECKED_WORKLOADS,
     EXPECTED_SECONDS,
     FIRST_DELAY,
@@ -22,8 +22,8 @@ from tessera.kueue.checks.check_decisions import (
     Answer,
     CheckDecisions,
 )
-from tessera.kueue.checks.queued_workload import CHECKED_PODS, read_workload
 from tessera.kueue.objects import Workload
+from tessera.kueue.queued_workload import CHECKED_PODS, read_workload
 
 
 def spec(*profiles: str, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import msgspec
-from tests.kueue.checks.test_check_decisions import spec, workload
+from tests.kueue.test_check_decisions import spec, workload
 from tests.support.api_user import ManualClock
 from tests.support.slicer_cluster import SlicerCluster
 
@@ -16,9 +16,9 @@ from tessera.clock import LoopClock
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response, Stream
-from tessera.kueue.checks.check_decisions import PATIENCE
-from tessera.kueue.checks.satellite import AdmissionChecks
+from tessera.kueue.check_decisions import PATIENCE
 from tessera.kueue.names import CHECK_CONTROLLER
+from tessera.kueue.satellite import AdmissionChecks
 from tessera_lab.simulation.virtual_time import run_virtual
 
 CHECK = {

@@ -39,7 +39,7 @@ from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.messages import profiles_text, reason_text
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.kueue.checks.queued_workload import CHECKED_PODS, QueuedWorkload, outstanding
+from tessera.kueue.queued_workload import CHECKED_PODS, QueuedWorkload, outstanding
 from tessera.limits import DECISION_STEPS
 from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import Fragmented, Full, NeverFits, Reason, UnknownProfile

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.kueue.objects import Workload
-from tessera.kueue.reasons import Case, WaitingReason, amount_text, waiting_reason
+from tessera.kueue.objects import Case, WaitingReason, Workload, amount_text, waiting_reason
 
 PREFIX = "couldn't assign flavors to pod set main: "
 GPU = "tessera.dev/gpu-memory"
