@@ -88,6 +88,12 @@ def test_an_old_answer_is_called_old() -> None:
     assert stale_note(aged(made, NOW + 150).age) == "the controller made this 2m ago"
 
 
+def test_pods_have_waited_until_the_answer_not_until_the_page_was_made() -> None:
+    page = aged(QueuePage(leads=True, taken=NOW, pods=(FIRST,)), NOW + 60)
+    (row,) = list(queue_lines(QueueReading(page=page), None))[1:]
+    assert re.split("  +", row)[3:6] == ["6m", "1/2", "3m-8m"]
+
+
 def test_an_empty_queue_is_said_in_words() -> None:
     assert _lines() == ["No pod waits for slices."]
     assert _lines(namespace="team") == ["No pod of namespace team waits for slices."]

@@ -246,7 +246,7 @@ def lines_of(found: Queues, *, width: int = 0) -> Iterator[str]:
     if found.kueue.rows:
         yield ""
         yield "In Kueue:"
-        yield from kueue_lines(found.kueue.rows, found.reading.page.taken, namespace, width=width)
+        yield from kueue_lines(found.kueue.rows, found.reading.page.answered, namespace, width=width)
 
 
 def kueue_lines(found: Sequence["KueueRow"], now: float, namespace: str | None, *, width: int = 0) -> Iterator[str]:
@@ -294,7 +294,8 @@ def queue_lines(
         yield f"No pod{named}{where} waits for slices{among}{new}."
         return
     header: Sequence[str] = _TOLD_HEADER if found.told else _HEADER
-    rows = [_told_cells(row, page.taken) if found.told else _cells(row, page.taken) for row in page.pods]
+    now = page.answered
+    rows = [_told_cells(row, now) if found.told else _cells(row, now) for row in page.pods]
     first = 0 if namespace is None else 1
     yield from _table(header[first:], [row[first:] for row in rows], _DROPPED, name="POD", width=width)
     if page.omitted:

@@ -136,6 +136,11 @@ class QueuePage(_Wire, frozen=True):
     omitted: int = 0
     spare: tuple[SpareSlices, ...] = ()
 
+    @property
+    def answered(self) -> float:
+        """When the controller answered, by its own clock: what waits has waited until then."""
+        return self.taken + self.age
+
 
 _PAGE = msgspec.json.Decoder(QueuePage)
 
