@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.kube.conftest import ImpatientClock
 
-from tessera.cli.base.kubeconfig import load_config, read_simple
+from tessera.cli.base.kubeconfig import load_config
 from tessera.kube.transport.cluster_config import ClusterConfig, ClusterConfigError
 from tessera.kube.transport.credentials import Credential
 
@@ -200,84 +198,3 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path) -> None:
     path.write_text("[1, 2]")
     with pytest.raises(ClusterConfigError, match="a mapping with clusters"):
         load(tmp_path, kubeconfig=str(path))
-
-
-# Files without PyYAML
-
-PLAIN = ("tessera", "v1", "https://10.0.0.1:6443", "LS0tLS1CRUdJTg==", "admin@lab", True, False, None, "")
-ODD = (
-    "yes",
-    "N",
-    "1",
-    1,
-    "1e3",
-    "a: b",
-    "a #b",
-    "~",
-    "x y",
-    "'",
-    '"',
-    "é",
-    "=",
-    "-x",
-    "--a",
-    "#",
-    "&a",
-    "|",
-    "a:",
-    "1:30",
-)
-values = st.recursive(
-    st.sampled_from(PLAIN) | st.sampled_from(ODD).filter(bool),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("name", "args", "on", "a.b")), inner),
-    max_leaves=12,
-)
-#: Changes of one line that leave its file readable, or do not.
-CHANGES = (
-    *(lambda line: line, lambda line: f"{line} ", lambda line: f"  {line}", str.lstrip, lambda line: f"{line}x"),
-    *(lambda line: line.replace("-", "", 1), lambda line: f"- {line}", lambda line: line.replace(":", ":  ", 1)),
-    *(lambda line: f"{line} # note", lambda line: f"# {line}", lambda line: f"{line}\t", lambda line: f"{line}\r"),
-)
-
-
-def test_what_kubectl_writes_is_read_without_pyyaml(tmp_path: Path) -> None:
-    content = {
-        "clusters": [cluster("one", "https://10.0.0.1:6443", **{"certificate-authority-data": "LS0tLS1CRUdJTg=="})],
-        "users": [user("admin", token="eyJhbGciOi.J9"), user("other", exec={"command": "aws", "args": ["eks", "x"]})],
-        "contexts": [context("a", "one", "admin")],
-        "current-context": "a",
-        "preferences": {},
-    }
-    text = kubeconfig(tmp_path / "config", **content).read_text()
-    assert read_simple(text) == yaml.safe_load(text)
-    text = '# mine\n\nclusters:\n  - name: "a b"\n    cluster:\n      insecure-skip-tls-verify: true\nusers:\n'
-    assert read_simple(text) == yaml.safe_load(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: 1",
-        "a: yes",
-        "a: b: c",
-        "a: [b]",
-        "a: |\n  b",
-        "a: b\n  c",
-        "a: &b c",
-        "--- \na: b",
-        "- a",
-        "a: b\na: c",
-        "on: a",
-    ],
-)
-def test_other_yaml_is_left_to_pyyaml(text: str) -> None:
-    assert read_simple(text) is None
-
-
-@given(st.dictionaries(st.sampled_from(("clusters", "users", "kind")), values), st.data())
-def test_what_is_read_without_pyyaml_is_what_pyyaml_reads(content: dict[str, Any], data: st.DataObject) -> None:
-    lines = yaml.safe_dump(content, indent=data.draw(st.sampled_from((2, 4)))).split("\n")
-    at = data.draw(st.integers(0, len(lines) - 1))
-    lines[at] = data.draw(st.sampled_from(CHANGES))(lines[at])
-    found = read_simple("\n".join(lines))
-    assert found is None or repr(found) == repr(yaml.safe_load("\n".join(lines)))

@@ -4,18 +4,14 @@ The rules are kubectl's. An explicit file is read alone. Else the files of ``KUB
 that names a cluster, user, context or the current context wins, and missing files are skipped. Without that variable,
 ``~/.kube/config`` is read. Relative paths count from their file's folder; ``*-data`` wins over the file of the same
 field. Inside a pod without any kubeconfig, the service account is used.
-
-PyYAML takes 10 ms of CPU time to import, a tenth of a command (``bench/cli.py``). :func:`read_simple` reads files as
-kubectl, kind and cloud tools write them, and leaves all others to PyYAML.
 """
 
 import base64
 import binascii
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -124,112 +120,20 @@ def _merge(paths: list[Path], *, must_exist: bool) -> _MergedConfig:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
+    import yaml  # slow to import, and not needed in a pod
+
     try:
-        text = path.read_text()
+        # The loader in C, where PyYAML has it: the other takes 10 ms for a file with certificates.
+        content = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
     except OSError as error:
         raise ClusterConfigError(f"kubeconfig {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterConfigError(f"kubeconfig {path} is not YAML: {error}") from error
-    content = read_simple(text) or _read_yaml(text, path)
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ClusterConfigError(f"kubeconfig {path}: a mapping with clusters, users and contexts is expected")
     return content
-
-
-def _read_yaml(text: str, path: Path) -> Any:
-    import yaml
-
-    try:
-        # The loader in C, where PyYAML has it: the other takes 10 ms for a file with certificates.
-        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ClusterConfigError(f"kubeconfig {path} is not YAML: {error}") from error
-
-
-#: A line of a simple file: blanks, dashes of lists, a key with its colon, a value.
-_LINE = re.compile(r"( *)((?:- )*)(?:([A-Za-z][A-Za-z0-9-]*):(?: |$))?(.*)")
-#: Values that are texts in every YAML: without special characters, and with a letter first, so no number or date.
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9+/=_.@:-]*(?<!:)")
-_QUOTED = re.compile(r'"([ !#-\[\]-~]*)"')
-_VALUES: Mapping[str, Any] = {"true": True, "false": False, "null": None, "{}": {}, "[]": []}
-#: Words that YAML may read as something else.
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-#: The key of a list's item.
-_DASH = "-"
-
-
-class _Part(NamedTuple):
-    """A dash, a key with its value if that stands in the line, or a value alone."""
-
-    column: int
-    key: str
-    word: str
-
-
-def read_simple(text: str) -> dict[str, Any] | None:
-    """The value of a file that holds only mappings, lists and plain values in block style; None for any other YAML."""
-    parts: list[_Part] = []
-    for line in text.split("\n"):
-        if not (stripped := line.lstrip(" ")) or stripped.startswith("#"):
-            continue
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return None
-        column = len(match[1])
-        for _ in range(len(match[2]) // 2):
-            parts.append(_Part(column, _DASH, ""))
-            column += 2
-        parts.append(_Part(column, match[3] or "", match[4]))
-    try:
-        found, end = _read_block(parts, 0, 0) if parts else (None, 0)
-    except (ValueError, RecursionError):
-        return None
-    return found if end == len(parts) and isinstance(found, dict) else None
-
-
-def _read_block(parts: Sequence[_Part], at: int, column: int) -> tuple[Any, int]:
-    """The mapping or list whose first part is at ``at``, and where it ends.
-
-    Raises:
-        ValueError: it is not simple.
-    """
-    items: list[Any] = []
-    found: dict[str, Any] = {}
-    is_list = parts[at].key == _DASH
-    while at < len(parts) and parts[at].column == column and (parts[at].key == _DASH) is is_list:
-        _, key, word = parts[at]
-        at += 1
-        following = parts[at] if at < len(parts) else _Part(-1, "", "")
-        value: Any = None
-        if is_list and following.column > column and not following.key:
-            value, at = _read_word(following.word), at + 1
-        elif word:
-            value = _read_word(word)
-        elif following.key and (following.column > column or (following.column == column and following.key == _DASH)):
-            value, at = _read_block(parts, at, following.column)
-        elif is_list:
-            raise ValueError("a list's item has no value")
-        if is_list:
-            items.append(value)
-        elif not key or key in found or key.lower() in _WORDS:
-            raise ValueError(key)
-        else:
-            found[key] = value
-    if at < len(parts) and parts[at].column > column:
-        raise ValueError("a line is indented in another way")
-    return items if is_list else found, at
-
-
-def _read_word(word: str) -> Any:
-    if word in _VALUES:
-        return _VALUES[word]
-    if (quoted := _QUOTED.fullmatch(word)) is not None:
-        return quoted[1]
-    if _PLAIN.fullmatch(word) is None or word.lower() in _WORDS:
-        raise ValueError(word)
-    return word
 
 
 def _merge_file(merged: _MergedConfig, content: Mapping[str, Any], path: Path) -> None:
