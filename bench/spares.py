@@ -35,7 +35,7 @@ from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import QueueObserved
 from tessera.handover.satellite import HandOverSatellite
-from tessera.provisioning.advise.warm import pool
+from tessera.provisioning.warm_nodes import pool
 
 PROFILE, SIZE, BACKLOG = "3g.20gb", 4, 8
 PER_HOUR, BATCH_LIFE, SERVICE_LIFE = 4.0, 3600.0, 7200.0

@@ -32,9 +32,9 @@ from tessera.kube.client.codec import ChangeLine, Codec
 from tessera.kube.resources import Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
-from tessera.provisioning.startup.deadline import StartupDeadline, judge_startup
-from tessera.provisioning.tracking.timestamps import read_node, read_pod
-from tessera.provisioning.tracking.tracker import Tracker
+from tessera.provisioning.startup_deadline import StartupDeadline, judge_startup
+from tessera.provisioning.timestamps import read_node, read_pod
+from tessera.provisioning.tracker import Tracker
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.main import GpuNodeWatcher
 from tessera.webhook.review import Reviewer, ReviewError

@@ -15,7 +15,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
-from tessera.provisioning.options import STARTUP_TAINT
+from tessera.provisioning.startup_deadline import STARTUP_TAINT
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image

@@ -6,7 +6,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.kube.resources import DEPLOYMENTS, PODS
 from tessera.kube.resources.meta import Resource
-from tessera.provisioning.advise.warm import Placeholder, placeholders
+from tessera.provisioning.warm_nodes import Placeholder, placeholders
 
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict[str, Any])
 PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict[str, Any])

@@ -13,7 +13,7 @@ from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, Span, node_phases, span_seconds
-from tessera.provisioning.options import STARTUP_TAINT
+from tessera.provisioning.startup_deadline import STARTUP_TAINT
 
 M = Milestone
 Play = Callable[..., None]

@@ -14,8 +14,7 @@ from tessera.driver.resolution import Outcome
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.provisioning.milestones import Milestone, node_phases
-from tessera.provisioning.options import DEADLINE, STARTUP_TAINT
-from tessera.provisioning.startup.deadline import EXTENDED
+from tessera.provisioning.startup_deadline import DEADLINE, EXTENDED, STARTUP_TAINT
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud

@@ -20,7 +20,7 @@ from tessera.explain.card_map import cards_of
 from tessera.kube.resources import EVENTS, NODES
 from tessera.nvml.interface import ComputeMode
 from tessera.observe.cluster_reading import read_cluster
-from tessera.provisioning.node_readiness import missing_offer
+from tessera.provisioning.startup_deadline import missing_offer
 from tessera_lab.activity.lab_cards import LabCards
 
 __all__ = ["in_lab"]

@@ -26,7 +26,7 @@ from tessera.kube.resources import EVENTS, NAMESPACES
 from tessera.nvml.interface import ComputeMode
 from tessera.observe.cluster_reading import ClusterReading, read_cluster
 from tessera.observe.usage_rows import lease_rows
-from tessera.provisioning.node_readiness import missing_offer, offers_gpus
+from tessera.provisioning.startup_deadline import missing_offer, offers_gpus
 from tessera.visibility import Redactor, Visibility
 
 __all__ = ["in_lab"]

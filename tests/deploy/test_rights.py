@@ -38,7 +38,7 @@ MADE_OF = {
         *(f"kueue/{room}.py" for room in ("satellite", "check_decisions", "queued_workload")),
         *(f"driver/{room}" for room in ("executor.py", "policies.py", "run.py", "registry/credentials.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
-        *(f"provisioning/{room}" for room in ("satellite.py", "recording.py", "tracking", "startup/startup_taints.py")),
+        *(f"provisioning/{room}" for room in ("satellite.py", "recording.py", "startup_taints.py")),
         *("usage/satellite.py", "access/page_reader.py", "access/reviewer.py"),
         "kube/event_recorder.py",
         "kube/leader_election.py",
@@ -57,7 +57,7 @@ BY_PATH = {"tessera-dashboard": {("get", "localqueues/pendingworkloads")}}
 #: Granted by deploy/options/evict.yaml only.
 EVICTS_BY_OPTION = ("tessera-agent",)
 #: What needs the rights of deploy/options/replace.yaml.
-REPLACES_BY_OPTION = "provisioning/startup/replacement.py"
+REPLACES_BY_OPTION = "provisioning/replacement.py"
 #: Subresources of requests that a process makes by their path, to the verbs that they need.
 BY_SUBRESOURCE = {"proxy": "get", "token": "create"}
 #: Methods of :class:`tessera.kube.client.client.Client`, and the informer, to the verbs that they need.

@@ -22,9 +22,8 @@ from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.gpu_operator import driver_policy, policy_status
 from tessera.observe.record_player import DECIDERS
 from tessera.provisioning.milestones import Milestone
-from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.recording import ProvisioningMetrics
-from tessera.provisioning.startup.deadline import BLOCKING
+from tessera.provisioning.startup_deadline import BLOCKING, STARTUP_TAINT
 from tessera.webhook.base import WebhookMetrics
 
 ROOT = Path(__file__).parents[2]

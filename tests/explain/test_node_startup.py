@@ -14,7 +14,7 @@ from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Pod
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
-from tessera.provisioning.startup.deadline import EXTENDED
+from tessera.provisioning.startup_deadline import EXTENDED
 
 M = Milestone
 READY = condition("Ready")

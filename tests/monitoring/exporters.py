@@ -37,7 +37,7 @@ from tessera.nvml.interface import GpuInfo
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
 from tessera.provisioning.recording import ProvisioningMetrics
-from tessera.provisioning.startup.deadline import BLOCKING
+from tessera.provisioning.startup_deadline import BLOCKING
 from tessera.webhook.base import VERDICTS, WebhookMetrics
 
 GIB = 1 << 30

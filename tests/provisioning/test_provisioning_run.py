@@ -27,9 +27,9 @@ from tessera.provisioning.history import (
     decode_workload,
 )
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord
-from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import ProvisioningMetrics
 from tessera.provisioning.satellite import Provisioning
+from tessera.provisioning.startup_deadline import ProvisioningOptions
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

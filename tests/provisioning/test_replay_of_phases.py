@@ -13,7 +13,7 @@ from tessera.api.nodes.driver_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_
 from tessera.clock import rfc3339
 from tessera.kube.resources import CAPI_MACHINES, Machine
 from tessera.provisioning.milestones import Milestone, Span, node_phases, span_seconds
-from tessera.provisioning.tracking.timestamps import read_machine
+from tessera.provisioning.timestamps import read_machine
 
 M = Milestone
 GPU = {"nvidia.com/gpu": "1"}

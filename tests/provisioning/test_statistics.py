@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.provisioning.statistics import (
+from tessera.provisioning.start_times import (
     needed_samples,
     quantile,
     supported_share,

@@ -5,8 +5,8 @@ from typing import Any
 from tests.provisioning.conftest import T0, make_node
 
 from tessera.kube.resources import Pod
-from tessera.provisioning.tracking.timestamps import read_node, read_pod
-from tessera.provisioning.tracking.tracker import Tracker
+from tessera.provisioning.timestamps import read_node, read_pod
+from tessera.provisioning.tracker import Tracker
 
 
 class TrackedCluster:

@@ -204,8 +204,8 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
     startup = {"startup_taints": site.startup_taints, "deadline": site.startup_deadline}
     match name:
         case "provisioning":
-            from tessera.provisioning.options import ProvisioningOptions
             from tessera.provisioning.satellite import ProvisioningSatellite
+            from tessera.provisioning.startup_deadline import ProvisioningOptions
 
             chosen: dict[str, Any] = {key: value for key, value in startup.items() if value not in (None, ())}
             return ProvisioningSatellite(

@@ -10,7 +10,7 @@ from tessera.explain.node_startup import explain_startup
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Node
 from tessera.provisioning.milestones import node_phases
-from tessera.provisioning.tracking.timestamps import record_on
+from tessera.provisioning.timestamps import record_on
 
 
 def node_documents(nodes: Iterable[Node], now: float) -> Iterator[NodeDocument]:

@@ -22,10 +22,9 @@ from tessera.provisioning.milestones import (
     phase_began,
     span_seconds,
 )
-from tessera.provisioning.node_readiness import driver_status, missing_offer
-from tessera.provisioning.startup.deadline import EXTENDED
-from tessera.provisioning.tracking.timestamps import record_on
-from tessera.provisioning.tracking.tracker import FRESH
+from tessera.provisioning.startup_deadline import EXTENDED, driver_status, missing_offer
+from tessera.provisioning.timestamps import record_on
+from tessera.provisioning.tracker import FRESH
 from tessera.text import age, count_noun
 
 #: The awaited event of each phase, as the end of the verdict.

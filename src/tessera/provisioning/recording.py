@@ -46,8 +46,8 @@ from tessera.provisioning.milestones import (
     span_seconds,
     workload_steps,
 )
-from tessera.provisioning.tracking.timestamps import parse_time
-from tessera.provisioning.tracking.tracker import Tracker
+from tessera.provisioning.timestamps import parse_time
+from tessera.provisioning.tracker import Tracker
 
 #: Most combinations of pool, strategy and image in provisioning metrics; others count as `other`. Each has a histogram
 #: for every phase; the names come from others.

@@ -35,7 +35,7 @@ from tessera.provisioning.milestones import (
     workload_steps,
     workload_wait,
 )
-from tessera.provisioning.statistics import needed_samples, quantile
+from tessera.provisioning.start_times import needed_samples, quantile
 from tessera.text import count_noun
 
 REPORT_TEXT = Limit(

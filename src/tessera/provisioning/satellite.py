@@ -28,12 +28,12 @@ from tessera.kube.resources import (
 )
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, OptionalKind, WatchEvent, read_parts
-from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import HistoryStore, NodeAnnotator, ProvisioningMetrics, WorkloadRecorder
-from tessera.provisioning.startup.replacement import Replacer
-from tessera.provisioning.startup.startup_taints import StartupController
-from tessera.provisioning.tracking.timestamps import parse_time, read_machine, read_node, read_pod
-from tessera.provisioning.tracking.tracker import SaveRecord, Tracker
+from tessera.provisioning.replacement import Replacer
+from tessera.provisioning.startup_deadline import ProvisioningOptions
+from tessera.provisioning.startup_taints import StartupController
+from tessera.provisioning.timestamps import parse_time, read_machine, read_node, read_pod
+from tessera.provisioning.tracker import SaveRecord, Tracker
 
 #: Reads the Node of a node that came up.
 _read_settled = read_parts("spec", "status.conditions", annotations=(OWN_DOMAIN,))
@@ -48,7 +48,7 @@ class Provisioning:
         pods: all pods; run by the caller.
         events: writes events about nodes.
         metrics: the metrics; made once in a process, since a registry takes a metric only once.
-        options: see :class:`~tessera.provisioning.options.ProvisioningOptions`.
+        options: see :class:`~tessera.provisioning.startup_deadline.ProvisioningOptions`.
 
     Attributes:
         tracker: the records of all nodes.
@@ -244,7 +244,7 @@ class ProvisioningSatellite:
     """Follows each new node until its cards can be used.
 
     Attributes:
-        options: see :class:`~tessera.provisioning.options.ProvisioningOptions`.
+        options: see :class:`~tessera.provisioning.startup_deadline.ProvisioningOptions`.
     """
 
     options: ProvisioningOptions = field(default_factory=ProvisioningOptions)

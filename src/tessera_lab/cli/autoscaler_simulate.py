@@ -129,7 +129,7 @@ def _simulate(setting: "AutoscalingSettings") -> "AutoscalingRun":
 
 
 def _report_lines(setting: "AutoscalingSettings", played: "AutoscalingRun") -> Iterator[str]:
-    from tessera.provisioning.advise.findings import span
+    from tessera.provisioning.timer_advice import span
 
     label = "with" if setting.labelled else "without"
     yield "simulated, nothing is measured"
@@ -153,7 +153,7 @@ def _report_lines(setting: "AutoscalingSettings", played: "AutoscalingRun") -> I
 
 
 def _timers(timers: "AutoscalerTimers") -> str:
-    from tessera.provisioning.advise.findings import span
+    from tessera.provisioning.timer_advice import span
 
     return (
         f"maxNodeProvisionTime {span(timers.max_node_provision)}, unneededTime {span(timers.unneeded)}, "

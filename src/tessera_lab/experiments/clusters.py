@@ -15,7 +15,7 @@ from typing import Any
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
 from tessera.kube.client.client import Client
-from tessera.provisioning.options import STARTUP_TAINT
+from tessera.provisioning.startup_deadline import STARTUP_TAINT
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.cloud.cloud import Cloud

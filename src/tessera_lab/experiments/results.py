@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.problems import FileRefused, Problem
-from tessera.provisioning.statistics import CONFIDENCE
+from tessera.provisioning.start_times import CONFIDENCE
 
 #: A standard deviation below this (a microsecond, where values are seconds) is the rounding of clocks, not variation.
 _ROUNDING = 1e-6

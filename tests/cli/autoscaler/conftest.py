@@ -11,7 +11,7 @@ from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import Resource
-from tessera.provisioning.advise.samples import GroupTimes
+from tessera.provisioning.start_times import GroupTimes
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

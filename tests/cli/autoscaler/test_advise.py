@@ -10,9 +10,9 @@ import yaml
 
 from tessera.cli.autoscaler.advice_text import advice_lines
 from tessera.cli.main import main
-from tessera.provisioning.advise.findings import unmanaged_node_findings
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
+from tessera.provisioning.timer_advice import unmanaged_node_findings
 
 ROWS = "group,provision,startup,ready\n" + "".join(f"gpu,{540 + n},{390 + n},{360 + n}\n" for n in range(20))
 FIVE = ["--max-node-provision-time", "5m", "--unneeded-time", "300"]

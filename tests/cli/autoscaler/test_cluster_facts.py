@@ -7,8 +7,8 @@ from tests.cli.autoscaler.conftest import Look
 
 from tessera.api.nodes.node_groups import NO_HELP_REASON, Pause, pause_text
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts
-from tessera.provisioning.advise.findings import Labels
-from tessera.provisioning.advise.timers import DEFAULTS, Timers
+from tessera.provisioning.timer_advice import Labels
+from tessera.provisioning.timers import DEFAULTS, Timers
 
 CONTAINER = {"name": "a", "image": "a"}
 OPENSHIFT = {

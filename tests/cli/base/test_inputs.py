@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.durations import parse_duration
 from tessera.cli.base.inputs import read_text
-from tessera.provisioning.advise.findings import span
+from tessera.provisioning.timer_advice import span
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.leadership.satellite import ControllerOptions
 from tessera.driver.registry.client import RegistryOptions
 from tessera.driver.satellite import DriverSatellite
-from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.satellite import ProvisioningSatellite
+from tessera.provisioning.startup_deadline import ProvisioningOptions
 from tessera.scale_up.node_requests import ScaleUpMethod, ScaleUpOptions
 from tessera.scale_up.satellite import ScaleUpSatellite
 

@@ -9,7 +9,7 @@ from tessera.clock import LoopClock, parse_rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODES
-from tessera.provisioning.tracking.timestamps import read_machine
+from tessera.provisioning.timestamps import read_machine
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import NAMESPACE, InstanceState, NodeGroup, RandomDelay
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

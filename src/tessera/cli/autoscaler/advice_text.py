@@ -8,11 +8,11 @@ import yaml
 
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts
 from tessera.cli.base.console import say, say_document
-from tessera.provisioning.advise import findings
-from tessera.provisioning.advise.findings import Finding, Labels, span
-from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.advise.timers import Advice, Bound, ReplaceLoop, Timers, empty_loop, provision_loop
-from tessera.provisioning.options import STARTUP_TAINT
+from tessera.provisioning import timer_advice as findings
+from tessera.provisioning.start_times import GroupTimes
+from tessera.provisioning.startup_deadline import STARTUP_TAINT
+from tessera.provisioning.timer_advice import Finding, Labels, span
+from tessera.provisioning.timers import Advice, Bound, ReplaceLoop, Timers, empty_loop, provision_loop
 
 SIMULATED = "simulated: these times come from the lab"
 #: The name of each timer, and the option that gives its present value.
@@ -179,7 +179,7 @@ def print_for_autoscaler(
         groups: the advice for each group.
         cluster: findings about all groups.
         facts: facts about the cluster's autoscaler.
-        form: one of :data:`tessera.provisioning.advise.findings.FORMATS`.
+        form: one of :data:`tessera.provisioning.timer_advice.FORMATS`.
     """
     advices = [each.advice for each in groups]
     longest = findings.longest(advices)

@@ -14,9 +14,9 @@ from tessera.cli.base.grammar import Output, output_option
 if TYPE_CHECKING:
     from tessera.cli.autoscaler.advice_text import GroupAdvice
     from tessera.cli.autoscaler.cluster_facts import ClusterFacts
-    from tessera.provisioning.advise.findings import Labels
-    from tessera.provisioning.advise.samples import GroupTimes
-    from tessera.provisioning.advise.timers import Timers
+    from tessera.provisioning.start_times import GroupTimes
+    from tessera.provisioning.timer_advice import Labels
+    from tessera.provisioning.timers import Timers
 
 _DURATION = Duration()
 
@@ -74,7 +74,7 @@ def command(
       tessera autoscaler advise -o capi
     """
     from tessera.cli.autoscaler.advice_text import advice_lines
-    from tessera.provisioning.advise.findings import (
+    from tessera.provisioning.timer_advice import (
         expendable_pod_findings,
         unmanaged_node_findings,
         useless_node_findings,
@@ -118,8 +118,8 @@ def _advise_group(
     karpenter: bool,
 ) -> "GroupAdvice":
     from tessera.cli.autoscaler.advice_text import build_group_advice
-    from tessera.provisioning.advise.findings import findings
-    from tessera.provisioning.advise.timers import DEFAULTS, Timers, advise
+    from tessera.provisioning.timer_advice import findings
+    from tessera.provisioning.timers import DEFAULTS, Timers, advise
 
     labels = _labels(facts.label_facts(times.group), labelled)
     current = _current(facts.timers(times.group), given)
@@ -135,14 +135,14 @@ def _advise_group(
 
 def _with_never_ready(times: "tuple[GroupTimes, ...]", facts: "ClusterFacts") -> "tuple[GroupTimes, ...]":
     """Adds the groups without measured times whose nodes the autoscaler never counts as ready."""
-    from tessera.provisioning.advise.samples import GroupTimes
+    from tessera.provisioning.start_times import GroupTimes
 
     measured = {each.group for each in times}
     return (*times, *(GroupTimes(group=name) for name in facts.never_ready() if name not in measured))
 
 
 def _labels(found: "Labels", given: bool | None) -> "Labels":
-    from tessera.provisioning.advise.findings import Labels
+    from tessera.provisioning.timer_advice import Labels
 
     return found if given in (None, found.present) else Labels(present=given, sliced=found.sliced)
 

@@ -30,12 +30,12 @@ from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, EVENTS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
-from tessera.provisioning.advise.findings import CAPI_GROUP, Labels
-from tessera.provisioning.advise.samples import SAMPLE_ROWS, GroupTimes, from_records
-from tessera.provisioning.advise.timers import Timers
 from tessera.provisioning.history import RECORDS_NAME, ProvisioningHistory
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.provisioning.tracking.timestamps import KARPENTER_LABEL, has_gpu_limits, node_group
+from tessera.provisioning.start_times import SAMPLE_ROWS, GroupTimes, from_records
+from tessera.provisioning.timer_advice import CAPI_GROUP, Labels
+from tessera.provisioning.timers import Timers
+from tessera.provisioning.timestamps import KARPENTER_LABEL, has_gpu_limits, node_group
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):

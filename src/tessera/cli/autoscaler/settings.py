@@ -7,9 +7,9 @@ import msgspec
 
 from tessera.cli.base.durations import parse_duration
 from tessera.kube.resources.meta import Resource
-from tessera.provisioning.advise.findings import CAPI_GROUP, CAPI_OPTIONS, OPENSHIFT_GROUP
-from tessera.provisioning.advise.timers import DEFAULTS, Timers
-from tessera.provisioning.advise.warm import CUTOFF
+from tessera.provisioning.timer_advice import CAPI_GROUP, CAPI_OPTIONS, OPENSHIFT_GROUP
+from tessera.provisioning.timers import DEFAULTS, Timers
+from tessera.provisioning.warm_nodes import CUTOFF
 
 CLUSTER_AUTOSCALERS = Resource(
     "autoscaling.openshift.io", "v1", "clusterautoscalers", "ClusterAutoscaler", False, dict[str, Any]

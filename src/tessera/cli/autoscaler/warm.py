@@ -16,8 +16,8 @@ from tessera.cli.base.inputs import Number
 from tessera.nesting import decode_json
 
 if TYPE_CHECKING:
-    from tessera.provisioning.advise.samples import GroupTimes
-    from tessera.provisioning.advise.warm import WarmPool
+    from tessera.provisioning.start_times import GroupTimes
+    from tessera.provisioning.warm_nodes import WarmPool
 
 #: Priority of a pod without a PriorityClass, if no class is the global default.
 _ORDINARY = 0
@@ -95,8 +95,8 @@ def command(
       tessera autoscaler warm --pods-per-hour 6 --gpus-per-node 4 -o pool | kubectl apply -f -
     """
     from tessera.cli.autoscaler.advice_text import SIMULATED
-    from tessera.provisioning.advise.findings import span
-    from tessera.provisioning.advise.warm import (
+    from tessera.provisioning.timer_advice import span
+    from tessera.provisioning.warm_nodes import (
         CUTOFF,
         Placeholder,
         capacity_buffer,
@@ -171,7 +171,7 @@ def _warn(priority: int, cutoff: int) -> None:
 async def _serves_buffers(kubeconfig: Path | None, context: str | None) -> bool:
     """True if the cluster serves CapacityBuffers; whoever may not list them may ask that."""
     from tessera.kube.client.errors import NotFound
-    from tessera.provisioning.advise.warm import CAPACITY_BUFFERS
+    from tessera.provisioning.warm_nodes import CAPACITY_BUFFERS
 
     async with connect("tessera-autoscaler", kubeconfig, context) as client:
         try:
@@ -189,7 +189,7 @@ def _print(made: Sequence[dict[str, Any]]) -> None:
 
 
 def _pools(shown: "Sequence[WarmPool]", chosen: "WarmPool", *, priced: bool) -> list[str]:
-    from tessera.provisioning.advise.findings import span
+    from tessera.provisioning.timer_advice import span
 
     head = f"  {'warm nodes':>10}{'pods that wait':>16}{'idle nodes':>12}{'idle cost/h':>13}{'wait saved':>12}"
     rows = [head + (f"{'cost/h':>10}" if priced else "")]

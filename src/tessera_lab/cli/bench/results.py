@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.console import say, say_json_text
-from tessera.provisioning.statistics import CONFIDENCE
+from tessera.provisioning.start_times import CONFIDENCE
 from tessera_lab.experiments.results import POLICY_RESET, Samples, contrast, write_results
 
 TITLES = {

@@ -14,7 +14,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, WatchEvent
-from tessera.provisioning.tracking.timestamps import read_node
+from tessera.provisioning.timestamps import read_node
 
 #: Timeout of one step, seconds: a node may have to be made, and a removal waits for the autoscaler's own timers.
 STEP_TIMEOUT = 4 * 3600.0

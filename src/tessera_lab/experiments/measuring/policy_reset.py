@@ -22,7 +22,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.informer import Informer, InformerGroup
-from tessera.provisioning.tracking.timestamps import has_gpu_limits, read_node
+from tessera.provisioning.timestamps import has_gpu_limits, read_node
 
 #: Timeout of one step, seconds; kubelet forgets the devices of a missing plugin after 5 minutes.
 STEP_TIMEOUT = 3600.0

@@ -7,10 +7,10 @@ precompiled ones, in the reference operator's order of steps. Everything here is
 import pytest
 from tests.support.virtual_lab import ENTRYPOINT
 
-from tessera.provisioning.advise import timers as advised
-from tessera.provisioning.advise.findings import Labels, Rank, findings
-from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.advise.timers import advise
+from tessera.provisioning import timers as advised
+from tessera.provisioning.start_times import GroupTimes
+from tessera.provisioning.timer_advice import Labels, Rank, findings
+from tessera.provisioning.timers import advise
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments.autoscaling import AutoscalingRun, AutoscalingSettings, simulate_autoscaling
 from tessera_lab.experiments.scenarios import BUILT, PUBLIC, ArticleScenario

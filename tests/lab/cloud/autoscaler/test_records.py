@@ -6,7 +6,7 @@ from tests.support.virtual_lab import ENTRYPOINT
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts, read_cluster
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import PODS
-from tessera.provisioning.advise.samples import GroupTimes
+from tessera.provisioning.start_times import GroupTimes
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.measuring.autoscale import WORKLOAD

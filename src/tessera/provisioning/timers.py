@@ -29,8 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.statistics import CONFIDENCE, at_most, quantile, supported_share, upper_bound
+from tessera.provisioning.start_times import CONFIDENCE, GroupTimes, at_most, quantile, supported_share, upper_bound
 
 #: Seconds of the back-off of a node group after a scale-up that failed: first and longest (cluster autoscaler).
 BACKOFF = (300.0, 1800.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.provisioning.tracking.timestamps import node_group
+from tessera.provisioning.timestamps import node_group
 
 
 @pytest.mark.parametrize(

@@ -21,25 +21,25 @@ from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
 from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording import HistoryStore, ProvisioningMetrics
-from tessera.provisioning.startup.deadline import (
-    BLOCKING,
-    EXTENDED,
-    ProvisionedCondition,
-    StartupDeadline,
-    StartupJudgement,
-    judge_startup,
-    startup_taints,
-)
-from tessera.provisioning.startup.replacement import (
+from tessera.provisioning.replacement import (
     ReplacementAnswer,
     Replacer,
     decide_replacement,
     has_no_driver_status,
     shared_cause,
 )
-from tessera.provisioning.tracking.tracker import Tracker
+from tessera.provisioning.startup_deadline import (
+    BLOCKING,
+    EXTENDED,
+    ProvisionedCondition,
+    ProvisioningOptions,
+    StartupDeadline,
+    StartupJudgement,
+    judge_startup,
+    startup_taints,
+)
+from tessera.provisioning.tracker import Tracker
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class StartupController:
         replacer: requests replacements.
         events: writes events about nodes.
         metrics: the metrics.
-        options: see :class:`~tessera.provisioning.options.ProvisioningOptions`.
+        options: see :class:`~tessera.provisioning.startup_deadline.ProvisioningOptions`.
     """
 
     def __init__(

@@ -24,17 +24,18 @@ from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_M
 from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
 from tessera.provisioning.milestones import ProvisioningRecord
-from tessera.provisioning.node_readiness import driver_status, driver_text
 from tessera.provisioning.recording import HistoryStore
-from tessera.provisioning.startup.deadline import (
+from tessera.provisioning.startup_deadline import (
     DRIVER_REASONS,
     ProvisionedCondition,
     StartupDeadline,
     deadline_began,
+    driver_status,
+    driver_text,
     shared_cause_text,
 )
-from tessera.provisioning.tracking.timestamps import MachineRequest, tessera_app
-from tessera.provisioning.tracking.tracker import Tracker
+from tessera.provisioning.timestamps import MachineRequest, tessera_app
+from tessera.provisioning.tracker import Tracker
 from tessera.text import count_noun, list_names
 
 _MIRROR = "kubernetes.io/config.mirror"

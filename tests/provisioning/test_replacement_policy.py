@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
-from tessera.provisioning.startup.replacement import (
+from tessera.provisioning.replacement import (
     HOUR,
     ReplacementAnswer,
     ReplacementDecision,

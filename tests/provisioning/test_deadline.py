@@ -12,9 +12,16 @@ from tessera.api.nodes.driver_status import DriverStrategy
 from tessera.api.nodes.node_marks import AGENT_STATUS_UNKNOWN, PROVISIONED
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
-from tessera.provisioning.node_readiness import missing_offer, offers_gpus
-from tessera.provisioning.options import PREFIXES, STARTUP_TAINT
-from tessera.provisioning.startup.deadline import StartupDeadline, StartupJudgement, judge_startup, startup_taints
+from tessera.provisioning.startup_deadline import (
+    PREFIXES,
+    STARTUP_TAINT,
+    StartupDeadline,
+    StartupJudgement,
+    judge_startup,
+    missing_offer,
+    offers_gpus,
+    startup_taints,
+)
 
 M = Milestone
 READY = condition("Ready")

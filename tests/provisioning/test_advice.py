@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from tessera.api.nodes.node_groups import Pause
 from tessera.api.problems import FileRefused
-from tessera.provisioning.advise.findings import (
+from tessera.provisioning.milestones import Milestone, ProvisioningRecord
+from tessera.provisioning.start_times import GroupTimes, from_file, from_records
+from tessera.provisioning.timer_advice import (
     Labels,
     Rank,
     capi,
@@ -24,10 +26,8 @@ from tessera.provisioning.advise.findings import (
     unmanaged_node_findings,
     useless_node_findings,
 )
-from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
-from tessera.provisioning.advise.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise, empty_loop, replace_loop
-from tessera.provisioning.advise.warm import Placeholder, cheapest, placeholders, pool, smallest
-from tessera.provisioning.milestones import Milestone, ProvisioningRecord
+from tessera.provisioning.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise, empty_loop, replace_loop
+from tessera.provisioning.warm_nodes import Placeholder, cheapest, placeholders, pool, smallest
 
 
 def around(mean: float, n: int) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.provisioning.milestones import ROUNDED, Milestone, ProvisioningRecord
-from tessera.provisioning.tracking.timestamps import MachineRequest, NodeTimestamps, PodTimestamps
+from tessera.provisioning.timestamps import MachineRequest, NodeTimestamps, PodTimestamps
 
 #: Seconds within which two moments count as one; times in objects are whole seconds.
 SAME_MOMENT = 5.0

@@ -19,10 +19,9 @@ import msgspec
 
 from tessera.api.nodes.node_groups import NODE_GROUPS_MAP, Pause
 from tessera.clock import rfc3339
-from tessera.provisioning.advise.samples import GroupTimes
-from tessera.provisioning.advise.timers import WANTED, Advice, Bound, ReplaceLoop, Timers, empty_loop, provision_loop
-from tessera.provisioning.options import STARTUP_TAINT
-from tessera.provisioning.statistics import needed_samples
+from tessera.provisioning.start_times import GroupTimes, needed_samples
+from tessera.provisioning.startup_deadline import STARTUP_TAINT
+from tessera.provisioning.timers import WANTED, Advice, Bound, ReplaceLoop, Timers, empty_loop, provision_loop
 from tessera.text import count_noun, list_names
 
 

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. :mod:`tessera.provisioning.tracking.milestone_inference` derives milestones from objects. The tracker keeps what it
+1. :mod:`tessera.provisioning.milestone_inference` derives milestones from objects. The tracker keeps what it
    observed of those objects.
 2. Most milestones are timestamps in objects, so it does not matter when the tracker reads them. Two are not: LABELLED
    (the node's facts are known) and ALLOCATABLE (kubelet offers its GPUs). The tracker knows them only if it saw the
@@ -17,9 +17,9 @@ from types import MappingProxyType
 
 import msgspec
 
+from tessera.provisioning.milestone_inference import SAME_MOMENT, Observations, infer_milestones, infer_request
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord, WorkloadRecord, WorkloadStep
-from tessera.provisioning.tracking.milestone_inference import SAME_MOMENT, Observations, infer_milestones, infer_request
-from tessera.provisioning.tracking.timestamps import MachineRequest, NodeTimestamps, PodRole, PodTimestamps
+from tessera.provisioning.timestamps import MachineRequest, NodeTimestamps, PodRole, PodTimestamps
 
 #: Seconds from its registration after which a node is not new any more.
 FRESH = 3600.0

@@ -12,14 +12,14 @@ from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverPhase, DriverSt
 from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.clock import rfc3339
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
-from tessera.provisioning.startup.deadline import (
+from tessera.provisioning.replacement import has_no_driver_status, shared_cause
+from tessera.provisioning.startup_deadline import (
     EXTENDED,
     ProvisionedCondition,
     StartupDeadline,
     StartupJudgement,
     judge_startup,
 )
-from tessera.provisioning.startup.replacement import has_no_driver_status, shared_cause
 
 M = Milestone
 READY = condition("Ready")

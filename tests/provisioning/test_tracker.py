@@ -10,7 +10,6 @@ from tests.provisioning.tracked_cluster import TrackedCluster
 
 from tessera.api.nodes.driver_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverPhase, DriverStrategy
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
-from tessera.provisioning.advise.samples import from_records
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
@@ -21,8 +20,9 @@ from tessera.provisioning.milestones import (
     node_phases,
     span_seconds,
 )
-from tessera.provisioning.tracking.timestamps import read_machine, read_node, read_pod
-from tessera.provisioning.tracking.tracker import SaveRecord, SaveWorkload, Tracker
+from tessera.provisioning.start_times import from_records
+from tessera.provisioning.timestamps import read_machine, read_node, read_pod
+from tessera.provisioning.tracker import SaveRecord, SaveWorkload, Tracker
 
 M = Milestone
 GPU = {"nvidia.com/gpu": "1"}

@@ -29,7 +29,7 @@ from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Machine, Node, Pod, Resource
 from tessera.provisioning.history import RECORD_TEXT, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, ProvisioningRecord
-from tessera.provisioning.node_readiness import driver_status, missing_offer, offers_gpus
+from tessera.provisioning.startup_deadline import driver_status, missing_offer, offers_gpus
 
 #: The things that a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"

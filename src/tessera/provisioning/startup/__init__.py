@@ -1,1 +1,0 @@
-"""Startup taints, the startup deadline and the replacement of nodes that miss it."""

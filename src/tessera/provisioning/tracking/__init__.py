@@ -1,1 +1,0 @@
-"""Infers the milestones of each node from Nodes, Pods, Machines and Events."""
