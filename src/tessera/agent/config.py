@@ -278,7 +278,6 @@ class ConfigWatcher:
             self._sharing = (inputs, desired)
         return self._sharing[1]
 
-    @property
     def layout(self) -> DesiredLayout:
         """The layout that the node must have; the same object until something changes."""
         _, label, api = self._label_values()

@@ -389,9 +389,9 @@ class MemoryMonitor(MemoryWatch):
             changes = self._changes.about(Fact.OFFER | Fact.SLICES | Fact.PODS if watches else Fact.OFFER)
             count = changes.count
             busy = await self.take_sample()
+            if not busy:  # a pod has no share of a new offer yet, and a new pod uses nothing yet
+                await changes.wait(count, IDLE_PERIOD - PERIOD if watches else None)
             await self._clock.sleep(PERIOD)
-            if not busy:
-                await changes.wait(count, IDLE_PERIOD if watches else None)
 
     async def take_sample(self) -> bool:
         """Takes one sample and carries out the decisions; returns true if any pod holds or uses a share."""

@@ -47,9 +47,9 @@ async def test_an_edit_of_the_configmap_is_followed_without_a_change_of_label(ad
     await admin.files(PROFILES, {"slice": sliced(8)})
     assert admin.changes.count > seen
     assert replicas(admin) == 8
-    assert admin.agent.layout.entries is None
+    assert admin.agent.layout().entries is None
     await admin.files(LAYOUTS, {"config.yaml": LAYOUT})
-    assert admin.agent.layout.entries is not None
+    assert admin.agent.layout().entries is not None
 
 
 async def test_defaults_count_for_nodes_without_labels(admin: Any) -> None:
@@ -57,18 +57,18 @@ async def test_defaults_count_for_nodes_without_labels(admin: Any) -> None:
     await admin.files(PROFILES, {"slice-4": sliced(4), "slice-10": sliced(10)})
     await admin.files(LAYOUTS, {"config.yaml": LAYOUT})
     await admin.start(profile_default="slice-10", layout_default="whole")
-    assert (replicas(admin), admin.agent.layout.name) == (10, "whole")
+    assert (replicas(admin), admin.agent.layout().name) == (10, "whole")
 
 
 async def test_nothing_is_worked_out_twice(admin: Any) -> None:
     await admin.begin(profile="slice", layout="whole")
     await admin.files(PROFILES, {"slice": sliced(4), "other": sliced(2)})
     await admin.start()
-    sharing, layout = admin.agent.sharing, admin.agent.layout
+    sharing, layout = admin.agent.sharing, admin.agent.layout()
     await admin.client.merge_patch(NODES, "node-1", {"metadata": {"annotations": {"anything": "else"}}})
     await admin.settle()
     assert admin.agent.sharing is sharing
-    assert admin.agent.layout is layout
+    assert admin.agent.layout() is layout
     profile = sharing.profile
     await admin.files(PROFILES, {"slice": sliced(4), "other": sliced(3)})
     assert admin.agent.sharing.profile is profile
@@ -146,7 +146,7 @@ async def test_a_node_that_is_gone_for_a_moment_keeps_its_profile_and_layout(adm
     assert replicas(admin) == 4
     await admin.client.delete(NODES, "node-1")
     await admin.settle()
-    assert (replicas(admin), admin.agent.layout.name) == (4, "whole")
+    assert (replicas(admin), admin.agent.layout().name) == (4, "whole")
 
 
 async def test_a_profile_that_cannot_be_kept_is_in_force_all_the_same(admin: Any, tmp_path: Path) -> None:

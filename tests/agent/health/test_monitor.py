@@ -34,7 +34,11 @@ def shares(uuid: str, gpu: str = "", count: int = 4) -> list[AdvertisedDevice]:
 
 async def unfit(agent: Agent, *devices: AdvertisedDevice) -> set[str]:
     gpus = sharing_gpus((await read_gpu_inventory(agent.hardware)).gpus)
-    return {name for name, verdict in entry_health(devices, gpus, agent.watch.health_of).items() if not verdict.healthy}
+    return {
+        name
+        for name, verdict in entry_health(devices, gpus, agent.watch.state_machine.health_of).items()
+        if not verdict.healthy
+    }
 
 
 @pytest.mark.scene(mig=True)
@@ -48,7 +52,7 @@ async def test_a_contained_error_takes_only_its_instance_which_is_fit_again_soon
     node.xid(94, bad, mig.ci_id)
     await asyncio.sleep(0.1)
     assert await unfit(agent, *entries) == {f"{mig.mig_uuid}::0", f"{mig.mig_uuid}::1"}
-    assert not agent.watch.is_unhealthy(node.one)
+    assert not agent.watch.state_machine.is_unhealthy(node.one)
     await asyncio.sleep(29)
     assert await unfit(agent, *entries)
     await asyncio.sleep(11)
@@ -59,10 +63,10 @@ async def test_a_contained_error_takes_only_its_instance_which_is_fit_again_soon
 async def test_an_instance_that_was_destroyed_takes_its_mark_along(node: Node, agent: Agent) -> None:
     node.xid(94, 7, 0)
     await asyncio.sleep(0.1)
-    assert not agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
+    assert not agent.watch.state_machine.health_of(DeviceScope(node.one, 7, 0)).healthy
     told = len(node.told)
     agent.watch.note_instance_destroyed(node.one, 7)
-    assert agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
+    assert agent.watch.state_machine.health_of(DeviceScope(node.one, 7, 0)).healthy
     assert len(node.told) == told, "nothing recovered, it is another instance"
 
 
@@ -71,10 +75,10 @@ async def test_the_fault_of_a_vanished_instance_ends_with_the_next_probe(node: N
     gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
     node.xid(94, gi, 0)
     await asyncio.sleep(2)
-    assert not agent.watch.health_of(DeviceScope(node.one, gi, 0)).healthy
+    assert not agent.watch.state_machine.health_of(DeviceScope(node.one, gi, 0)).healthy
     node.machine.destroy_gpu_instance(node.one, gi)
     await asyncio.sleep(10)
-    assert agent.watch.health_of(DeviceScope(node.one, gi, 0)).healthy
+    assert agent.watch.state_machine.health_of(DeviceScope(node.one, gi, 0)).healthy
 
 
 async def test_an_error_of_the_program_is_nothing(node: Node, agent: Agent) -> None:
@@ -100,7 +104,7 @@ def test_the_variables_of_the_device_plugin_change_the_reactions(
     async def story(node: Node, agent: Agent) -> None:
         node.xid(xid)
         await asyncio.sleep(0.1)
-        assert agent.watch.is_unhealthy(node.one) is counts
+        assert agent.watch.state_machine.is_unhealthy(node.one) is counts
 
     play(Node(tmp_path, environment=environment), story)
 
@@ -113,8 +117,8 @@ async def test_a_lost_card_is_out_until_the_node_is_booted(node: Node, agent: Ag
     assert message.startswith(f"GPU 0 ({node.one}): ")
     assert "not allocated until the node is rebooted" in message
     await asyncio.sleep(1000)
-    assert agent.watch.is_unhealthy(node.one)
-    assert not agent.watch.is_unhealthy(node.other)
+    assert agent.watch.state_machine.is_unhealthy(node.one)
+    assert not agent.watch.state_machine.is_unhealthy(node.other)
     await agent.stop()
     node.machine.reboot()
     node.boot = "boot-2"
@@ -130,7 +134,7 @@ def test_a_card_that_was_lost_before_the_agent_came_is_out_at_once(node: Node) -
     async def begun() -> None:
         agent = Agent(node)
         agent.watch.set_cards(node.machine.devices())
-        assert agent.watch.health_of(DeviceScope(node.one)).reaction is Reaction.REBOOT
+        assert agent.watch.state_machine.health_of(DeviceScope(node.one)).reaction is Reaction.REBOOT
         await agent.stop()
 
     run_virtual(begun())
@@ -157,12 +161,12 @@ async def test_a_boot_ends_stored_faults_also_if_its_id_comes_late(node: Node, a
     await agent.stop()
     node.boot = ""
     after = await node.agent()
-    assert after.watch.is_unhealthy(node.one)
+    assert after.watch.state_machine.is_unhealthy(node.one)
     node.boot = "boot-2"
     after.watch.set_cards([])
     after.watch.set_cards(await after.hardware.devices())
     await asyncio.sleep(0.1)
-    assert not after.watch.is_unhealthy(node.one)
+    assert not after.watch.state_machine.is_unhealthy(node.one)
     await after.stop()
 
 
@@ -174,7 +178,7 @@ def test_faults_before_the_boot_id_is_known_belong_to_the_first_known_boot(node:
         await asyncio.sleep(2)
         node.boot = "boot-1"
         await asyncio.sleep(11)
-        assert agent.watch.is_unhealthy(node.one)
+        assert agent.watch.state_machine.is_unhealthy(node.one)
 
     play(node, story)
 
@@ -185,9 +189,9 @@ async def test_a_restart_with_a_clock_that_went_back_prolongs_nothing(node: Node
     await agent.stop()
     node.clock.ahead -= 86_400
     after = await node.agent()
-    assert after.watch.is_unhealthy(node.one)
+    assert after.watch.state_machine.is_unhealthy(node.one)
     await asyncio.sleep(41)
-    assert not after.watch.is_unhealthy(node.one)
+    assert not after.watch.state_machine.is_unhealthy(node.one)
     await after.stop()
 
 
@@ -196,10 +200,10 @@ async def test_a_clock_that_is_set_changes_nothing_while_the_agent_runs(node: No
     await asyncio.sleep(0.1)
     node.clock.ahead += 86_400
     await asyncio.sleep(1)
-    assert agent.watch.is_unhealthy(node.one)
+    assert agent.watch.state_machine.is_unhealthy(node.one)
     node.clock.ahead -= 2 * 86_400
     await asyncio.sleep(40)
-    assert not agent.watch.is_unhealthy(node.one)
+    assert not agent.watch.state_machine.is_unhealthy(node.one)
 
 
 def test_faults_that_cannot_be_saved_stay_in_force_and_are_counted(node: Node) -> None:
@@ -208,7 +212,7 @@ def test_faults_that_cannot_be_saved_stay_in_force_and_are_counted(node: Node) -
     async def story(node: Node, agent: Agent) -> None:
         node.xid(48)
         await asyncio.sleep(0.1)
-        assert agent.watch.is_unhealthy(node.one)
+        assert agent.watch.state_machine.is_unhealthy(node.one)
         assert agent.gauge("tessera_gpu_fault_save_failures_total")
 
     play(node, story)
@@ -219,7 +223,7 @@ def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> 
 
     async def story(node: Node, agent: Agent) -> None:
         assert agent.watch.condition()[:2] == ("True", "CardDegraded")
-        assert not agent.watch.is_unhealthy(node.one)
+        assert not agent.watch.state_machine.is_unhealthy(node.one)
         assert {reason for reason, _ in node.told} == {"GpuDegraded"}
         again = Agent(node)
         assert again.watch.state_machine.faults() == (), "a new process waits for events anew"
@@ -244,34 +248,34 @@ async def test_an_error_of_a_card_that_the_driver_cannot_name_takes_all_and_asks
     agent.hardware.probes.clear()
     node.machine.report(SimEvent(GpuEventKind.XID, None, 94, None, None))
     await asyncio.sleep(1)
-    assert agent.watch.is_unhealthy(node.one)
-    assert agent.watch.is_unhealthy(node.other)
+    assert agent.watch.state_machine.is_unhealthy(node.one)
+    assert agent.watch.state_machine.is_unhealthy(node.other)
     assert len(agent.hardware.probes) == 2
 
 
 async def test_the_driver_s_own_verdict_takes_a_card_and_gives_it_back(node: Node, agent: Agent) -> None:
     node.asks_for(RecoveryAction.DRAIN_AND_RESET)
     await asyncio.sleep(61)
-    assert agent.watch.health_of(DeviceScope(node.one)).text == "the driver asks for: drain and reset"
+    assert agent.watch.state_machine.health_of(DeviceScope(node.one)).text == "the driver asks for: drain and reset"
     await asyncio.sleep(600)
-    assert agent.watch.is_unhealthy(node.one)
+    assert agent.watch.state_machine.is_unhealthy(node.one)
     node.asks_for(RecoveryAction.NONE)
     agent.watch.note_card_reset(node.one)
     await asyncio.sleep(41)
-    assert not agent.watch.is_unhealthy(node.one)
+    assert not agent.watch.state_machine.is_unhealthy(node.one)
 
 
 async def test_a_verdict_that_an_event_announces_is_read_at_once(node: Node, agent: Agent) -> None:
     node.asks_for(RecoveryAction.GPU_RESET)
     node.xid(154)
     await asyncio.sleep(1.1)
-    assert agent.watch.health_of(DeviceScope(node.one)).reaction is Reaction.RESET
+    assert agent.watch.state_machine.health_of(DeviceScope(node.one)).reaction is Reaction.RESET
 
 
 async def test_a_card_whose_driver_hangs_is_taken_and_no_other_is(node: Node, agent: Agent) -> None:
     node.machine.slow("memory", 10_000)
     await asyncio.sleep(200)
-    out = {gpu: agent.watch.is_unhealthy(gpu) for gpu in (node.one, node.other)}
+    out = {gpu: agent.watch.state_machine.is_unhealthy(gpu) for gpu in (node.one, node.other)}
     assert sorted(out.values()) == [False, True]
     assert "no answer within 10 s" in agent.watch.condition().message
     assert agent.gauge("tessera_gpu_probes_total", result="not-asked")
@@ -368,7 +372,7 @@ def test_an_error_in_the_first_list_after_a_boot_is_of_this_boot(node: Node) -> 
         agent = Agent(node)
         agent.watch.set_cards(await agent.hardware.devices(), {node.one: "card 0: Unknown Error"})
         await asyncio.sleep(100)
-        assert agent.watch.is_unhealthy(node.one)
+        assert agent.watch.state_machine.is_unhealthy(node.one)
         assert [reason for reason, _ in node.told] == ["GpuUnhealthy"]
         assert not agent.watch.state_machine.past
         await agent.stop()

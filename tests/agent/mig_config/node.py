@@ -286,7 +286,7 @@ class Node:
 
     def pod(self, name: str, *devices: str, uid: str = "") -> None:
         """A pod is given devices."""
-        assert self.layouts is None or not self.layouts.fenced_devices & set(devices)
+        assert self.layouts is None or not self.layouts.fenced_devices() & set(devices)
         meta = ObjectMeta(name=name, namespace="default", uid=Uid(uid or f"uid-{name}"))
         self.pods[name] = Pod(metadata=meta)
         self.kubelet.held[name] = devices

@@ -44,7 +44,7 @@ async def test_four_cards_with_the_walk_throughs_layout_give_twelve_and_eight(no
     assert list(dict.fromkeys(states)) == ["pending", "success"]
     assert {len(card.instances) for card in node.inventory_reader.inventory.gpus} == {5}
     assert node.layouts is not None
-    assert node.layouts.fenced_devices == frozenset()
+    assert node.layouts.fenced_devices() == frozenset()
 
 
 async def test_without_a_layout_no_card_is_touched(node: Node) -> None:
@@ -95,7 +95,7 @@ async def test_it_waits_for_a_pod_names_it_and_continues_at_once_when_it_ends(no
     assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 3, "2g.10gb": 2}]
     assert "pod default/long" in node.status.message
     assert node.layouts is not None
-    assert node.layouts.fenced_devices == {device}
+    assert node.layouts.fenced_devices() == {device}
     node.ends("long")
     assert await node.succeeds() < 1
     assert node.multisets() == [{"1g.5gb": 3, "2g.10gb": 2}] * 2

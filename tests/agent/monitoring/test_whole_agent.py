@@ -121,7 +121,7 @@ async def test_metric_page_and_condition_say_the_same_of_a_hot_card(scene: Scene
     scene.machine.set_measured(card, Quantity.THROTTLE_REASONS, 0x48)
     await scene.clock.sleep(12.0)
     assert told() == ("degraded", "degraded", True)
-    assert components.health.health_of(DeviceScope(card)).healthy, "the card stays allocated"
+    assert components.health.state_machine.health_of(DeviceScope(card)).healthy, "the card stays allocated"
     # A card at its limit is not told anew each time.
     for bits in (0, 0x48, 0, 0x48):
         scene.machine.set_measured(card, Quantity.THROTTLE_REASONS, bits)

@@ -164,7 +164,7 @@ async def test_cards_are_exchanged_for_others_when_the_clients_have_ended(node: 
     await node.until(lambda: "once its clients have ended" in node.daemons.problem(SHARED))
 
     assert first.limits == {node.cards[0]: "10240M"}
-    assert node.daemons.fenced_devices == {node.cards[0]}
+    assert node.daemons.fenced_devices() == {node.cards[0]}
     first.disconnect(client)
     assert (await node.until_ready()).limits == {node.cards[1]: "20480M"}
 
@@ -177,7 +177,7 @@ async def test_a_daemon_that_is_not_wanted_any_more_ends_and_gives_its_cards_bac
 
     assert not daemon.alive
     assert (node.mode(0), node.mode(1)) == (DEFAULT, DEFAULT)
-    assert node.daemons.fenced_devices == frozenset()
+    assert node.daemons.fenced_devices() == frozenset()
 
 
 async def test_cards_are_fenced_until_the_clients_of_an_unwanted_daemon_have_ended(node: MpsNode) -> None:
@@ -188,9 +188,9 @@ async def test_cards_are_fenced_until_the_clients_of_an_unwanted_daemon_have_end
     await asyncio.sleep(60)
 
     assert daemon.alive
-    assert node.daemons.fenced_devices == {node.cards[0]}
+    assert node.daemons.fenced_devices() == {node.cards[0]}
     daemon.disconnect(client)
-    await node.until(lambda: not node.daemons.fenced_devices)
+    await node.until(lambda: not node.daemons.fenced_devices())
     assert node.mode(0) == DEFAULT
 
 
@@ -267,7 +267,7 @@ async def test_a_lost_card_does_not_keep_the_others_from_being_served(node: MpsN
     await asyncio.sleep(1)
 
     assert (await node.until_ready()).spec.cards == (node.cards[1],)
-    assert node.daemons.fenced_devices == frozenset()
+    assert node.daemons.fenced_devices() == frozenset()
 
 
 async def test_an_agent_that_starts_again_takes_its_daemons_over(node: MpsNode) -> None:
@@ -404,8 +404,8 @@ async def test_other_parts_learn_when_a_card_is_released_that_had_refused(node: 
     node.machine.fail("set_compute_mode", NoPermission)
     node.daemons.set_plans({SHARED: node.plan(1)})
     await asyncio.sleep(1)
-    assert node.daemons.fenced_devices == {node.cards[0]}
+    assert node.daemons.fenced_devices() == {node.cards[0]}
 
     refused = node.clock.monotonic()
-    await node.until(lambda: not node.daemons.fenced_devices)
+    await node.until(lambda: not node.daemons.fenced_devices())
     assert node.clock.monotonic() - refused <= 2 * CHECK_INTERVAL

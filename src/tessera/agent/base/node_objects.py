@@ -12,12 +12,12 @@ import asyncio
 import functools
 import operator
 import random
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from tessera.agent.base.wake_ups import Fact
+from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import (
     DEVICE_API_LABEL,
@@ -28,7 +28,8 @@ from tessera.api.names import (
     PodUid,
 )
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
-from tessera.api.nodes.node_marks import CARD_CONDITIONS, Cordon, read_cordons
+from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL
+from tessera.api.nodes.node_marks import CARD_CONDITIONS, REMOVAL_ANNOTATION, Cordon, read_cordons
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
@@ -130,6 +131,11 @@ class ApiMirror:
             group.create_task(informer.run())
         for informer in informers:
             await informer.wait_synced()
+
+    def announce(self, changes: ChangeNotifier) -> Callable[[], None]:
+        """Notifies ``changes`` of changes of the Node and its pods; the function returned ends that for the Node."""
+        self.pods.add_handler(lambda event: changes.notify(changed_pod_facts(event)))
+        return self.nodes.add_handler(lambda event: changes.notify(changed_facts(event)))
 
     @property
     def node_name(self) -> str:
@@ -238,6 +244,13 @@ def _of_tessera(metadata: Mapping[str, str]) -> set[tuple[str, str]]:
 
 def _labels_differ(one: Node, other: Node, label: str) -> bool:
     return one.metadata.labels.get(label) != other.metadata.labels.get(label)
+
+
+def driver_settings(node: Node) -> object:
+    """What decides on a Node whether its driver is used, and whether the condition of this agent is shown."""
+    labels, annotations = node.metadata.labels, node.metadata.annotations
+    settings = labels.get(PAUSE_LABEL), labels.get(DRIVER_SET_LABEL), annotations.get(REMOVAL_ANNOTATION)
+    return settings, node.status.conditions
 
 
 def changed_pod_facts(event: WatchEvent[Pod]) -> Fact:

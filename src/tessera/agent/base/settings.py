@@ -4,7 +4,7 @@ The caller builds client, cards and kubelet from the options. The configuration 
 plans of MPS daemons: the desired state, not the present one. Conditions of the Node report whether it is in force.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -269,12 +269,3 @@ class ContainerEdits(msgspec.Struct, frozen=True):
 
     envs: Mapping[str, str]
     mounts: tuple[Mount, ...]
-
-
-def drop_cards(plans: Mapping[str, ServicePlan], cards: Collection[str]) -> dict[str, ServicePlan]:
-    """Returns the plans without these cards; drops a plan that has no card left."""
-    left = {
-        resource: {card: share for card, share in plan.devices.items() if card not in cards}
-        for resource, plan in plans.items()
-    }
-    return {resource: ServicePlan(shares, plans[resource].replicas) for resource, shares in left.items() if shares}

@@ -364,6 +364,10 @@ class FaultTable:
         """The health of a device: the worst fault on it or on the card that it is a part of."""
         return health_by(self.worst_fault(scope), self._spared)
 
+    def is_unhealthy(self, gpu: str) -> bool:
+        """True if no device of a card may be allocated."""
+        return self.health_of(DeviceScope(gpu)).reaction >= Reaction.WITHHOLD
+
     def worst_fault(self, scope: DeviceScope) -> Fault | None:
         """The worst fault on a device or on the card that it is a part of; None without one."""
         return worst_of(self._faults.values(), scope, self._spared)

@@ -53,7 +53,7 @@ from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.history import FaultStore, StoredFaults
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.health.repairs import CardPreflights, CardRepairs, RepairReboots
-from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault, CardRule
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.node_marks import Cordon
@@ -211,14 +211,6 @@ class HealthMonitor:
 
     # Answers ----------------------------------------------------------------------------------------------------
 
-    def health_of(self, scope: DeviceScope) -> DeviceHealth:
-        """The health of a card or of an instance on it."""
-        return self._health.health_of(scope)
-
-    def is_unhealthy(self, gpu: str) -> bool:
-        """True if no device of the card may be allocated."""
-        return not self._health.health_of(DeviceScope(gpu)).healthy
-
     def describe(self, gpu: str) -> CardHealth:
         """The health of a card with its evidence; ``unknown`` for a card that is not listed."""
         if gpu not in self._gpus:
@@ -260,10 +252,6 @@ class HealthMonitor:
         if self._node.boot_id() != self._boot:
             return frozenset()
         return frozenset(fault.scope.gpu for fault in self._health.faults() if fault.of_hardware)
-
-    def failing_gpus(self) -> frozenset[str]:
-        """UUIDs of the cards whose last probe failed."""
-        return self._health.failing_gpus()
 
     def gpus_to_empty(self) -> frozenset[str]:
         """UUIDs of the cards that must be reset or booted."""

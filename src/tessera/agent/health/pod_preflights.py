@@ -75,7 +75,7 @@ class PodPreflights:
     async def check(self, resource: str, devices: Iterable[CheckedDevice], /, *, pod: PodUid | None = None) -> None:
         """See :class:`.StartCheck`."""
         asking = {PodUid(each.metadata.uid): each for each in self._pods.live_pods() if _asks(each)}
-        if not self._health.state_machine.repairs.pod_preflight or not asking:
+        if not asking or not self._health.state_machine.repairs.pod_preflight:
             return
         wanted = set(devices)
         if pod is None:

@@ -33,7 +33,7 @@ from tessera.access.page_reader import AGENT_AUDIENCE
 from tessera.access.reviewer import Reviewer
 from tessera.agent.base.host import ProcessTable, RunOnHost
 from tessera.agent.base.node_files import MarkerFiles, find_newer_file
-from tessera.agent.base.node_objects import NodeMirror
+from tessera.agent.base.node_objects import NodeMirror, driver_settings
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.settings import AgentOptions
 from tessera.agent.base.wake_ups import ChangeNotifier, Fact
@@ -45,7 +45,6 @@ from tessera.agent.main.run import HANDOVER_TIMEOUT, NodeTurn, run_components
 from tessera.agent.main.satellites import CORE_ALONE, NodePrograms, NodeSatellites
 from tessera.agent.main.wiring import Components
 from tessera.agent.mps.state import ControlFailed
-from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL
 from tessera.api.nodes.node_cards import keep_off_label
 from tessera.api.nodes.node_marks import REMOVAL_ANNOTATION
 from tessera.api.nodes.usage import USAGE_PATH, NodeUsage
@@ -174,7 +173,7 @@ class _Lifecycle:
             turn=self._turn,
             changes=self._changes,
         )
-        self._node.informer.add_handler(self._handle_node, reads=_read_node)
+        self._node.informer.add_handler(self._handle_node, reads=driver_settings)
 
     def _handle_node(self, event: WatchEvent[Node]) -> None:
         self._gate.note_node_change(None if event.kind is EventKind.DELETED else event.object)
@@ -377,13 +376,6 @@ def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
             yield from _texts(error)
         else:
             yield str(error)
-
-
-def _read_node(node: Node) -> object:
-    """What decides whether the driver is used, and whether the condition of this agent is shown."""
-    labels, annotations = node.metadata.labels, node.metadata.annotations
-    settings = labels.get(PAUSE_LABEL), labels.get(DRIVER_SET_LABEL), annotations.get(REMOVAL_ANNOTATION)
-    return settings, node.status.conditions
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> None:

@@ -129,7 +129,7 @@ async def _reread_unreadable_cards(components: Components) -> None:
     changes = components.runtime.changes.about(Fact.CARDS | Fact.HEALTH)
     while True:
         count = changes.count
-        failing = components.health.failing_gpus()
+        failing = components.health.state_machine.failing_gpus()
         gpus = components.inventory_reader.inventory.gpus
         unreadable = [gpu.uuid for gpu in gpus if gpu.error or (gpu.uuid in failing and gpu.info.readable)]
         if unreadable:

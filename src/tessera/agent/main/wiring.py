@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 
 from tessera.agent.base.host import NodeReboot
 from tessera.agent.base.node_files import StateFile
-from tessera.agent.base.node_objects import NodeMirror, changed_facts, changed_pod_facts
+from tessera.agent.base.node_objects import NodeMirror
 from tessera.agent.base.runtime import AgentEnvironment, AgentRuntime, make_runtime
 from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.config import ConfigWatcher
@@ -244,7 +244,7 @@ class Components:
             runtime,
             ownership=self.ownership,
             inventory=self.inventory_reader,
-            is_unhealthy=self.health.is_unhealthy,
+            is_unhealthy=self.health.state_machine.is_unhealthy,
             static_gpus=self._static_gpus,
             start_check=self._pod_preflights,
             make_giver=None if giver is None else lambda runtime, slices: giver(runtime, slices, self.mps),
@@ -268,8 +268,7 @@ class Components:
         self.pod_reporter = PodReporter(runtime, health=self.health, holders=holders)
         self.node_status = self._build_node_status(host_driver=host_driver)
         #: Detaches the components from objects that outlive them.
-        self.detach = runtime.mirror.nodes.add_handler(lambda event: runtime.changes.notify(changed_facts(event)))
-        runtime.mirror.pods.add_handler(lambda event: runtime.changes.notify(changed_pod_facts(event)))
+        self.detach = runtime.mirror.announce(runtime.changes)
 
     @property
     def ready(self) -> bool:
@@ -313,7 +312,7 @@ class Components:
             reboots = RebootRequests(runtime, self._reboot, journal=journal, users=users)
         return LayoutReconciler(
             runtime,
-            desired=lambda: self.config.layout,
+            desired=self.config.layout,
             inventory=self.inventory_reader,
             ownership=self.ownership,
             executor=MigExecutor(runtime, inventory=self.inventory_reader, journal=journal, listener=self.health),
@@ -336,9 +335,9 @@ class Components:
             served=ServedResources(runtime.kubelet, runtime.changes, runtime.clock),
             devices=StaticDevices(
                 gpus=self._static_gpus.gpus,
-                health_of=self.health.health_of,
-                changing_devices=lambda: self.mig_config.fenced_devices,
-                switching_devices=lambda: self.mps.fenced_devices,
+                health_of=self.health.state_machine.health_of,
+                changing_devices=self.mig_config.fenced_devices,
+                switching_devices=self.mps.fenced_devices,
                 on_demand_resources=self.slices.resources,
             ),
             settings=SharingSettings(self.config, options.mig_strategy, allocation),

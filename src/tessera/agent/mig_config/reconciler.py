@@ -326,7 +326,6 @@ class LayoutReconciler:
         #: The status that :attr:`status` returns; before the first goals, of the layout in the journal.
         self._status = LayoutStatus(layout=executor.journal.record.layout)
 
-    @property
     def fenced_devices(self) -> frozenset[str]:
         """UUIDs of cards and MIG devices that must not be allocated now."""
         return frozenset().union(*(card.fence for card in self._cards.values()))

@@ -5,7 +5,7 @@ each gets a :class:`DaemonSupervisor`. Supervision begins with the first plans: 
 daemons of an earlier agent go on serving their clients.
 
 This module does not know pods. The advertiser reads the health of each share from :meth:`MpsDaemons.ready`, and does
-not allocate :attr:`MpsDaemons.fenced_devices` in another form.
+not allocate :meth:`MpsDaemons.fenced_devices` in another form.
 
 A supervisor keeps the MPS daemon of one resource running, with the limits of its plan. Rules:
 
@@ -378,7 +378,6 @@ class MpsDaemons:
         """Edits that make a container of the resource a client of the daemon, besides its devices."""
         return container_edits(resource, self._host)
 
-    @property
     def fenced_devices(self) -> frozenset[str]:
         """UUIDs of cards that MPS still holds without a plan. They must not be allocated in another form yet."""
         if self._plans is None:

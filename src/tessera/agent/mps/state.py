@@ -236,21 +236,16 @@ class MpsState:
 
     Args:
         path: the file.
+
+    Attributes:
+        daemons: the daemons by resource; a listed one may have ended.
+        exclusive: the cards whose compute mode was changed or about to be, by UUID, with the resource that took them.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = StateFile(path, _StoredState)
-        self._record = self._file.load() or _StoredState()
-
-    @property
-    def daemons(self) -> Mapping[str, DaemonRecord]:
-        """The daemons by resource; a listed one may have ended."""
-        return self._record.daemons
-
-    @property
-    def exclusive(self) -> Mapping[str, str]:
-        """The cards whose compute mode was changed or about to be, by UUID, with the resource that took them."""
-        return self._record.exclusive
+        stored = self._file.load() or _StoredState()
+        self.daemons, self.exclusive = stored.daemons, stored.exclusive
 
     def add_daemon(self, resource: str, daemon: DaemonRecord) -> None:
         """Records a daemon.
@@ -258,26 +253,24 @@ class MpsState:
         Raises:
             OSError: the file cannot be written; then the daemon must not work. The methods below raise it too.
         """
-        self._save(_StoredState({**self.daemons, resource: daemon}, self.exclusive))
+        self._save({**self.daemons, resource: daemon}, self.exclusive)
 
     def remove_daemon(self, resource: str) -> None:
         """Removes a daemon."""
-        self._save(
-            _StoredState({name: each for name, each in self.daemons.items() if name != resource}, self.exclusive)
-        )
+        self._save({name: each for name, each in self.daemons.items() if name != resource}, self.exclusive)
 
     def add_card(self, card: str, resource: str) -> None:
         """Records a card whose compute mode is about to change."""
-        self._save(_StoredState(self.daemons, {**self.exclusive, card: resource}))
+        self._save(self.daemons, {**self.exclusive, card: resource})
 
     def remove_card(self, card: str) -> None:
         """Removes a card whose compute mode is the default one again."""
-        self._save(_StoredState(self.daemons, {uuid: each for uuid, each in self.exclusive.items() if uuid != card}))
+        self._save(self.daemons, {uuid: each for uuid, each in self.exclusive.items() if uuid != card})
 
-    def _save(self, record: _StoredState) -> None:
-        if record != self._record:
-            self._file.save(record)
-            self._record = record
+    def _save(self, daemons: Mapping[str, DaemonRecord], exclusive: Mapping[str, str]) -> None:
+        if (daemons, exclusive) != (self.daemons, self.exclusive):
+            self._file.save(_StoredState(daemons, exclusive))
+            self.daemons, self.exclusive = daemons, exclusive
 
 
 #: Seconds for which a card that has refused the mode is left out.

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tessera.agent.base.settings import ServicePlan, drop_cards
+from tessera.agent.base.settings import ServicePlan
 from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState
@@ -44,7 +44,7 @@ from tessera.agent.sharing.offer import (
     choose_offer,
 )
 from tessera.agent.sharing.served_resources import AdvertisedNames, ClosingDevices, ServedResources
-from tessera.agent.sharing.strategies import NodeStrategies
+from tessera.agent.sharing.strategies import NodeStrategies, drop_cards
 from tessera.api.names import WHOLE_CARDS
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement, device_of
 from tessera.kubelet.interfaces import Device as ListedDevice

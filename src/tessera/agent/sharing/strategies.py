@@ -8,7 +8,7 @@ To add a strategy: its kind and its rules in :mod:`tessera.api.sharing.profile`,
 :data:`STRATEGIES`, and its test.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -206,3 +206,12 @@ class NodeStrategies:
         kinds = dict.fromkeys(each.kind for each in devices)
         edits = (self.by_kind[kind].container_edits(resource, self._service) for kind in kinds)
         return next((each for each in edits if each is not None), None)
+
+
+def drop_cards(plans: Mapping[str, ServicePlan], cards: Collection[str]) -> dict[str, ServicePlan]:
+    """Returns the plans without these cards; drops a plan that has no card left."""
+    left = {
+        resource: {card: share for card, share in plan.devices.items() if card not in cards}
+        for resource, plan in plans.items()
+    }
+    return {resource: ServicePlan(shares, plans[resource].replicas) for resource, shares in left.items() if shares}
