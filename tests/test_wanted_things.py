@@ -15,7 +15,7 @@ from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, Driv
 from tessera.cli.driver.status import node_drivers, status_lines
 from tessera.dashboard.node_documents import node_documents
 from tessera.doctor.card_checks import check_cards
-from tessera.doctor.findings import Verdict
+from tessera.doctor.facts import Verdict
 from tessera.doctor.installation_checks import check_versions
 from tessera.driver.nodes.node_status import encode_status, status_condition
 from tessera.explain.nodes import explain_node

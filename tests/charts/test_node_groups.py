@@ -14,7 +14,8 @@ from tests.charts.conftest import Helm
 
 from charts import group_rules
 from tessera.api.documents import load_document
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, NodeGroup, check_amounts, parse_node_groups
+from tessera.api.names import NODE_GROUPS_KEY, NODE_GROUPS_MAP
+from tessera.api.nodes.node_groups import NodeGroup, check_amounts, parse_node_groups
 
 GROUPS: list[dict[str, Any]] = [
     {

@@ -9,7 +9,8 @@ import yaml
 from tests.api.nodes.test_repairs import FILE, MISTAKES
 from tests.charts.conftest import Helm, install
 
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP, Repairs, parse_repairs
+from tessera.api.names import REPAIRS_KEY, REPAIRS_MAP
+from tessera.api.nodes.repairs import Repairs, parse_repairs
 from tessera.cli.install.operator_process import read_choices
 
 FOLDER = Path(__file__).parents[2] / "charts" / "tessera"

@@ -1,7 +1,11 @@
 """``tessera doctor``: how its text joins what the asker has no right to examine."""
 
+import pytest
+
 from tessera.cli.doctor import _lines
-from tessera.doctor.findings import unknown
+from tessera.doctor.facts import Refusal, not_examined
+from tessera.doctor.reading import try_to_read
+from tessera.kube.client.errors import Forbidden, Status
 
 NO_RIGHT = 'Error from server (Forbidden): nodes is forbidden: User "ann" cannot list resource "nodes" in API group ""'
 NO_METRICS = 'Error from server (Forbidden): forbidden: User "ann" cannot get path "/metrics"'
@@ -10,9 +14,9 @@ NO_METRICS = 'Error from server (Forbidden): forbidden: User "ann" cannot get pa
 def test_missing_rights_are_one_line_and_a_refusal_by_admission_is_not_one_of_them() -> None:
     quota = 'Error from server (Forbidden): pods "trial" is forbidden: exceeded quota: team'
     findings = [
-        unknown("nodes", f"nodes cannot be read: {NO_RIGHT}"),
-        unknown("feature-gates", f"not examined: {NO_METRICS}"),
-        unknown("webhook-reachable", f"not examined: {quota}", "name a namespace"),
+        not_examined("nodes", Refusal(NO_RIGHT, lacks_right=True)),
+        not_examined("feature-gates", Refusal(NO_METRICS, lacks_right=True)),
+        not_examined("webhook-reachable", Refusal(quota), "name a namespace"),
     ]
     assert list(_lines(findings, shows_all=False)) == [
         f"unknown  webhook-reachable: not examined: {quota}",
@@ -21,3 +25,21 @@ def test_missing_rights_are_one_line_and_a_refusal_by_admission_is_not_one_of_th
         "         -> an administrator runs tessera doctor; tessera doctor --all names each right",
         "3 checks: 3 unknown",
     ]
+
+
+@pytest.mark.parametrize(
+    ("message", "lacks"),
+    [
+        ('nodes is forbidden: User "ann" cannot list resource "nodes" in API group "" at the cluster scope', True),
+        ('forbidden: User "ann" cannot get path "/metrics"', True),
+        ('pods "trial" is forbidden: exceeded quota: team, requested: pods=1, used: pods=1, limited: pods=1', False),
+        ('admission webhook "gpus.tessera.dev" denied the request: no', False),
+    ],
+)
+async def test_a_refusal_by_rbac_is_told_from_one_by_admission(message: str, lacks: bool) -> None:
+    async def refused() -> None:
+        raise Forbidden(Status(code=403, reason="Forbidden", message=message))
+
+    found = await try_to_read(refused())
+    assert isinstance(found, Refusal)
+    assert (found.lacks_right, found.missing) == (lacks, False)

@@ -19,7 +19,7 @@ from tessera.dashboard.documents import CardDocument, WaitingDocument
 from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
-from tessera.doctor.findings import Verdict
+from tessera.doctor.facts import Verdict
 from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.asked_object import parse_query
 from tessera.explain.query import explain

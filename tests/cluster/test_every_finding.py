@@ -13,9 +13,8 @@ from tests.cluster.test_scenarios import Play
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.agent.monitoring.findings import MEMORY_OVER_LIMIT, RULES
-from tessera.api.names import POD_PREFLIGHT
+from tessera.api.names import POD_PREFLIGHT, REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.health import SOURCE_WORDS, Finding
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 from tessera_lab.activity.lab_cards import LabCards

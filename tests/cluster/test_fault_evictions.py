@@ -7,9 +7,8 @@ import pytest
 from tests.support.mortal_process import MortalAgent, MortalController, die_at, fate_of
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
-from tessera.api.names import GPU_CONDITION
+from tessera.api.names import GPU_CONDITION, REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.preflights import decode_tests
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.nvml.interface import CardAttributes, GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
-from tessera.api.names import GPU_CONDITION, POD_PREFLIGHT
+from tessera.api.names import GPU_CONDITION, POD_PREFLIGHT, REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.preflights import CardTest, decode_tests
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS, REPLICASETS, Pod
 from tessera.nvml.errors import UnknownNvmlError
 

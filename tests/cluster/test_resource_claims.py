@@ -12,8 +12,7 @@ from tests.support.booted_lab import BootedLabs
 from tests.support.device_claims import claim, claim_template, claiming_pod, exactly, resource_slice
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock

@@ -16,7 +16,7 @@ from tessera.api.names import DEVICE_API_LABEL, GATE
 from tessera.cli.install.manifests import AGENT, CONTROLLER
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
-from tessera.doctor.findings import Verdict
+from tessera.doctor.facts import Verdict
 from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.dra.node_devices import NVIDIA_DRIVER
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS

@@ -17,7 +17,7 @@ from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
-from tessera.doctor.findings import Verdict
+from tessera.doctor.facts import Verdict
 from tessera.explain.asked_object import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import DAEMONSETS, NODES

@@ -10,8 +10,7 @@ from tests.deploy.conftest import Installation, Obj
 from tessera import __version__
 from tessera.access.page_reader import READER_ACCOUNT
 from tessera.agent.base.settings import AgentOptions
-from tessera.api.names import ADD_ONS, INSTASLICE_NAMESPACE, MPS_HOST_LABEL
-from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
+from tessera.api.names import ADD_ONS, INSTASLICE_NAMESPACE, MPS_HOST_LABEL, NODE_GROUPS_MAP
 from tessera.cli import agent, controller, mps_host, webhook
 from tessera.cli.install.manifests import PULL_SECRETS_ROLE
 from tessera.cli.main import COMMANDS

@@ -12,14 +12,14 @@ from tests.kube.certificates import Authority
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
 from tessera.api.nodes.preflights import PREFLIGHT_ANNOTATION, CardTest, encode_tests
 from tessera.clock import rfc3339_micro
-from tessera.doctor.facts import ClusterFacts, Refusal
-from tessera.doctor.findings import Finding, Verdict
+from tessera.doctor.facts import ClusterFacts, Finding, Refusal, Verdict
 from tessera.doctor.installation_checks import check_installation
 from tessera.doctor.platform_checks import check_platform
 from tessera.kube.resources import CoreEvent, Node, ObjectReference
 
 NOW = time.time()
-FORBIDDEN = Refusal("Error from server (Forbidden): no")
+FORBIDDEN = Refusal("Error from server (Forbidden): no", lacks_right=True)
+UNANSWERED = Refusal("Error from server (InternalError): etcd is slow")
 MISSING = Refusal("Error from server (NotFound): none", missing=True)
 
 
@@ -265,6 +265,9 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ),
     ("nodes", [after(SKIPPED)], "preflight", Verdict.WARNING, "tested nothing: a pod holds it"),
     ("nodes", FORBIDDEN, "preflight", Verdict.UNKNOWN, "list nodes"),
+    ("nodes", UNANSWERED, "preflight", Verdict.UNKNOWN, "etcd is slow"),
+    ("nodes", UNANSWERED, "agents", Verdict.UNKNOWN, "etcd is slow"),
+    ("node_leases", UNANSWERED, "node-clocks", Verdict.UNKNOWN, "etcd is slow"),
     ("nodes", [WRONG_TWICE], "node-conditions", Verdict.WARNING, "n1 GpuHealthy: CardUnhealthy, GpuMigLayout"),
     (
         "settings",
@@ -383,3 +386,10 @@ def test_an_agent_that_waits_for_its_driver_is_a_matter_of_drivers() -> None:
     (found,) = (each for each in check_installation(changed) if each.check == "drivers")
     assert found.verdict is Verdict.ERROR
     assert "n1: its agent runs, and has read no card" in found.text
+
+
+def test_a_tenant_is_told_calmly_that_installing_is_for_administrators() -> None:
+    lacking = {"tessera map": (), "tessera install": ("create daemonsets.apps in tessera-system",)}
+    (finding,) = (each for each in examine(msgspec.structs.replace(HEALTHY, rights=lacking)) if each.check == "rights")
+    assert finding.verdict is Verdict.OK
+    assert finding.text == "yours suffice for all commands but tessera install, which is an administrator's"

@@ -10,9 +10,7 @@ from tests.support.claim_cluster import ClaimCluster
 
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.doctor.claim_checks import check_claims
-from tessera.doctor.facts import ClaimFacts, ClusterFacts
-from tessera.doctor.findings import Finding, Verdict
-from tessera.doctor.reading import claim_driver
+from tessera.doctor.facts import ClaimFacts, ClusterFacts, Finding, Verdict, claim_driver
 from tessera.dra.claims import DeviceClass
 from tessera.dra.driver_classes import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER

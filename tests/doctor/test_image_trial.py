@@ -3,7 +3,7 @@
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.doctor.findings import Verdict
+from tessera.doctor.facts import Verdict
 from tessera.doctor.image_trial import try_image
 from tessera.kube.resources import PODS
 

@@ -8,8 +8,7 @@ import pytest
 from tests.doctor.test_checks import FORBIDDEN, HEALTHY, MISSING, node
 
 from tessera.api.names import QUOTA_RESOURCE
-from tessera.doctor.facts import ClusterFacts, KueueFacts
-from tessera.doctor.findings import Finding, Verdict
+from tessera.doctor.facts import ClusterFacts, Finding, KueueFacts, Verdict
 from tessera.doctor.queue_checks import check_queues
 from tessera.kueue.configuration import make_configuration
 from tessera.kueue.names import CHARGED_RESOURCE, CHECK_CONTROLLER

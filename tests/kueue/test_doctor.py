@@ -9,7 +9,7 @@ from tests.kueue.conftest import A100
 from tests.support.kueue.cluster import KueueCluster
 
 from tessera.doctor.examination import examine
-from tessera.doctor.findings import Verdict
+from tessera.doctor.facts import Verdict
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS

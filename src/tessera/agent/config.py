@@ -36,8 +36,8 @@ from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.settings import AppliedProfile, ConfigMapName, DesiredLayout, DesiredSharing
 from tessera.agent.base.wake_ups import Fact
 from tessera.api.mig_layouts import LayoutEntry, MigLayouts, parse_layouts
-from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
-from tessera.api.nodes.repairs import REPAIRS_KEY, Repairs, parse_repairs
+from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, REPAIRS_KEY
+from tessera.api.nodes.repairs import Repairs, parse_repairs
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import PROFILE_LABEL, SharingProfile, UnknownSharingProfile, choose_profile
 from tessera.api.sharing.profile_parser import parse_profile

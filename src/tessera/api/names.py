@@ -94,6 +94,10 @@ MPS_HOST_LABEL = "tessera.dev/mps"
 DEVICE_API_LABEL, DEVICE_API_DRA = "tessera.dev/device-api", "dra"
 #: Drivers of ResourceClaims that an installation can have: ours, and the name of NVIDIA's, whose place it takes.
 CLAIM_DRIVERS = ("gpu.tessera.dev", "gpu.nvidia.com")
+#: Name of the ConfigMap, in Tessera's namespace, and its key.
+NODE_GROUPS_MAP, NODE_GROUPS_KEY = "tessera-node-groups", "groups.yaml"
+#: Name of the ConfigMap, in Tessera's namespace, and its key.
+REPAIRS_MAP, REPAIRS_KEY = "tessera-repairs", "repairs.yaml"
 #: Who places ResourceClaims: Tessera's controller, or kube-scheduler's own allocator. The first is the default.
 CLAIM_PLACEMENTS = ("controller", "scheduler")
 MIG_CONFIG_DYNAMIC = "dynamic"

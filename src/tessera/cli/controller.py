@@ -13,7 +13,6 @@ from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.controller_options import (
     Site,
     build_options,
-    check_image,
     check_key,
     pop_build_settings,
     pop_site,
@@ -21,6 +20,7 @@ from tessera.cli.base.controller_options import (
     site_options,
 )
 from tessera.cli.base.features import JOINING
+from tessera.cli.base.inputs import check_image
 from tessera.cli.base.process import (
     address_option,
     log_option,

@@ -1,7 +1,6 @@
 """``tessera doctor``: examines a cluster before and after an installation."""
 
 import asyncio
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,18 +16,15 @@ from tessera.cli.base.connection import (
     report_errors,
 )
 from tessera.cli.base.console import say
-from tessera.cli.base.controller_options import check_image
 from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.inputs import check_image
 from tessera.text import count_noun, list_names, one_line
 
 if TYPE_CHECKING:
     from tessera.doctor.archive import Archive
     from tessera.doctor.bundle import FetchRecords
-    from tessera.doctor.findings import Finding
+    from tessera.doctor.facts import Finding
     from tessera.kube.transport.http import HttpTransport
-
-#: In the text of a check that was not made since the asker lacks a right. Admission forbids in other words.
-_LACK = re.compile(r"\(Forbidden\).* cannot [a-z]+ (resource|path) |needs the right to")
 
 
 @click.command()
@@ -91,8 +87,7 @@ def command(
         return 0
     if records:
         raise click.UsageError("--records is for an archive: name its file with --bundle FILE")
-    from tessera.doctor.examination import worst
-    from tessera.doctor.findings import Verdict
+    from tessera.doctor.facts import Verdict, worst
 
     findings = asyncio.run(_examine(namespace, image, kubeconfig, context))
     verdict = worst(findings)
@@ -109,10 +104,13 @@ async def _examine(
 ) -> "Sequence[Finding]":
     from tessera.clock import SystemClock
     from tessera.doctor.examination import examine
-    from tessera.doctor.image_trial import try_image
 
     async with connect("tessera-doctor", kubeconfig, context) as client:
-        tried = [] if image is None else [await try_image(client, SystemClock(), image, namespace)]
+        tried = []
+        if image is not None:
+            from tessera.doctor.image_trial import try_image
+
+            tried = [await try_image(client, SystemClock(), image, namespace)]
         return [*tried, *await examine(client, SystemClock(), namespace)]
 
 
@@ -154,9 +152,9 @@ def _record_fetcher(transport: "HttpTransport") -> "FetchRecords":
 
 
 def _lines(findings: "Sequence[Finding]", *, shows_all: bool) -> Iterator[str]:
-    from tessera.doctor.findings import Verdict
+    from tessera.doctor.facts import Verdict
 
-    refused = [each for each in findings if each.verdict is Verdict.UNKNOWN and _LACK.search(each.text)]
+    refused = [each for each in findings if each.lacks_right]
     for each in findings:
         if not shows_all and (each.verdict is Verdict.OK or each in refused):
             continue

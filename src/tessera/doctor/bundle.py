@@ -16,15 +16,20 @@ import msgspec
 from tessera import __version__
 from tessera.access.page_reader import AGENT_AUDIENCE, CONTROLLER_AUDIENCE, PageReader
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
-from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
-from tessera.api.nodes.repairs import REPAIRS_MAP
+from tessera.api.names import (
+    INSTASLICE_NAMESPACE,
+    NODE_GROUPS_MAP,
+    OWN_LAYOUTS,
+    OWN_PROFILES,
+    REPAIRS_MAP,
+    SYSTEM_NAMESPACE,
+)
 from tessera.api.nodes.usage import AGENT_PORT
 from tessera.api.queues import QUEUES
 from tessera.clock import Clock, rfc3339
 from tessera.doctor.archive import Archive
-from tessera.doctor.examination import examine, worst
-from tessera.doctor.facts import WEBHOOK, Object, Refusal
+from tessera.doctor.examination import examine
+from tessera.doctor.facts import WEBHOOK, Object, Refusal, worst
 from tessera.doctor.reading import followed_config_maps, try_to_read
 from tessera.doctor.redaction import ARCHIVE_VALUES, Redaction, environment_values, gpu_pod, uses_gpus
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS

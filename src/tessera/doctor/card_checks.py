@@ -6,9 +6,7 @@ from tessera.api.nodes.driver_status import DRIVER_CONDITION
 from tessera.api.nodes.node_marks import AGENT_CONDITIONS, is_marked_silent
 from tessera.api.nodes.preflights import decode_tests, describe_test
 from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
-from tessera.doctor.facts import Refusal
-from tessera.doctor.findings import Finding, ok, unknown, warning
-from tessera.driver.nodes.node_facts import opt_out_reason
+from tessera.doctor.facts import Finding, Refusal, not_examined, ok, warning
 from tessera.kube.resources import Node
 from tessera.text import count_noun, one_line
 
@@ -20,7 +18,7 @@ _CHECKS = ("node-conditions", "preflight", "withheld-cards")
 def check_cards(nodes: Sequence[Node] | Refusal) -> Iterator[Finding]:
     """Yields the findings of all checks of this module."""
     if isinstance(nodes, Refusal):
-        yield from (unknown(check, "not examined: that needs the right to list nodes") for check in _CHECKS)
+        yield from (not_examined(check, nodes, needs="list nodes") for check in _CHECKS)
         return
     yield _conditions(nodes)
     yield _preflights(nodes)
@@ -31,16 +29,24 @@ def _conditions(nodes: Sequence[Node]) -> Finding:
     """What is said of the nodes: another driver than the wanted one, a layout that does not fit, a missing profile."""
     wrong: dict[str, str] = {}
     for each in nodes:
-        left_alone = opt_out_reason(each.metadata.labels)
-        types = AGENT_CONDITIONS if left_alone else AGENT_CONDITIONS | {DRIVER_CONDITION}
-        said = [one for one in each.status.conditions if one.type in types]
-        bad = [f"{one.type}: {one.reason}" for one in said if one.status == "False" or is_marked_silent(one)]
+        said = [one for one in each.status.conditions if one.status == "False" or is_marked_silent(one)]
+        bad = [
+            f"{one.type}: {one.reason}"
+            for one in said
+            if one.type in AGENT_CONDITIONS or (one.type == DRIVER_CONDITION and _wants_driver(each))
+        ]
         if bad:
             wrong[each.metadata.name] = f"{each.metadata.name} {', '.join(bad)}"
     if wrong:
         advice = f"tessera why node/{next(iter(wrong))}"
         return warning("node-conditions", f"not as wanted: {_list(list(wrong.values()))}", advice, _objects(wrong))
     return ok("node-conditions", "drivers, layouts and profiles of all nodes are as wanted")
+
+
+def _wants_driver(node: Node) -> bool:
+    from tessera.driver.nodes.node_facts import opt_out_reason  # few nodes have a driver that is not as wanted
+
+    return not opt_out_reason(node.metadata.labels)
 
 
 def _preflights(nodes: Sequence[Node]) -> Finding:

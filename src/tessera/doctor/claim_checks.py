@@ -4,17 +4,25 @@ An installation without ``--claim-driver`` has a finding only if something of cl
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_API_DRA, DEVICE_API_LABEL, gives_by_claims
-from tessera.doctor.facts import ClaimFacts, ClusterFacts, Refusal
-from tessera.doctor.findings import Finding, error, ok, unknown, warning
-from tessera.doctor.reading import claim_driver
-from tessera.dra.claims import DeviceClass
-from tessera.dra.driver_classes import device_classes, find_rival
-from tessera.dra.requests import GUARD
-from tessera.dra.resource_slices import ResourceSlice
-from tessera.dra.slice_writer import is_ours
+from tessera.doctor.facts import (
+    ClaimFacts,
+    ClusterFacts,
+    Finding,
+    Refusal,
+    claim_driver,
+    error,
+    not_examined,
+    ok,
+    warning,
+)
 from tessera.text import count_noun, list_names
+
+if TYPE_CHECKING:
+    from tessera.dra.claims import DeviceClass
+    from tessera.dra.resource_slices import ResourceSlice
 
 #: The admission policy that tessera install --claim-driver brings together with the rights.
 _POLICY = "tessera-agent-claims"
@@ -29,7 +37,7 @@ def check_claims(facts: ClusterFacts) -> Iterator[Finding]:
     if isinstance(found, Refusal):
         if not claim_driver(facts.pods):
             return
-        yield unknown("claims", f"not examined: {found.reason}", "ask for the ClusterRole tessera-admin")
+        yield not_examined("claims", found, "ask for the ClusterRole tessera-admin")
         return
     yield from _leftovers(found)
     if not found.driver:
@@ -48,6 +56,10 @@ def check_claims(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _leftovers(found: ClaimFacts) -> Iterator[Finding]:
+    if not found.classes:
+        return
+    from tessera.dra.driver_classes import device_classes
+
     wanted = {each["metadata"]["name"] for each in device_classes(found.driver)} if found.driver else set[str]()
     others = {each["metadata"]["name"] for name in CLAIM_DRIVERS for each in device_classes(name)} - wanted
     left = sorted(
@@ -78,6 +90,8 @@ def _chosen(facts: ClusterFacts) -> set[str]:
 
 
 def _classes(found: ClaimFacts) -> Finding:
+    from tessera.dra.driver_classes import device_classes
+
     there = {each.metadata.name: each for each in found.classes}
     wanted = [each["metadata"]["name"] for each in device_classes(found.driver)]
     missing = [name for name in wanted if name not in there]
@@ -97,7 +111,9 @@ def _classes(found: ClaimFacts) -> Finding:
     return ok("claim-classes", f"all DeviceClasses of {found.driver} exist")
 
 
-def _is_guarded(item: DeviceClass) -> bool:
+def _is_guarded(item: "DeviceClass") -> bool:
+    from tessera.dra.requests import GUARD
+
     return any(each.cel is not None and each.cel.expression == GUARD for each in item.spec.selectors)
 
 
@@ -106,11 +122,15 @@ def _drops_taints(found: ClaimFacts) -> bool:
     return bool(devices) and not any(device.taints for device in devices)
 
 
-def _ours(found: ClaimFacts) -> Sequence[ResourceSlice]:
+def _ours(found: ClaimFacts) -> "Sequence[ResourceSlice]":
+    from tessera.dra.slice_writer import is_ours
+
     return [each for each in found.slices if each.spec.driver == found.driver and is_ours(each)]
 
 
 def _rivals(found: ClaimFacts) -> Iterator[Finding]:
+    from tessera.dra.driver_classes import find_rival
+
     nodes = sorted({each.spec.node_name for each in found.slices if each.spec.node_name})
     texts = {node: find_rival(found.driver, node, found.slices) for node in nodes}
     rivals = [node for node, text in texts.items() if text]

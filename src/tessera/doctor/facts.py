@@ -1,27 +1,32 @@
-"""What the examination knows of a cluster.
+"""What the examination knows of a cluster, and what it finds.
 
 A part that the asker may not read is a :class:`Refusal`, and only the checks that need it cannot be made.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tessera.access.page_reader import READER_ACCOUNT
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import (
+    CLAIM_DRIVERS,
     INSTASLICE_NAMESPACE,
     QUOTA_RESOURCE,
     SYSTEM_NAMESPACE,
 )
-from tessera.dra.claims import DeviceClass
-from tessera.dra.resource_slices import ResourceSlice
 from tessera.kube.resources import (
     CoreEvent,
     Node,
 )
-from tessera.kueue.names import Release
+from tessera.text import one_line
+
+if TYPE_CHECKING:  # a cluster without claims or Kueue needs none
+    from tessera.dra.claims import DeviceClass
+    from tessera.dra.resource_slices import ResourceSlice
+    from tessera.kueue.names import Release
 
 Object = Mapping[str, Any]
 
@@ -74,11 +79,13 @@ class Refusal(msgspec.Struct, frozen=True):
 
     Attributes:
         reason: why.
-        missing: True if there is no such object or kind; else the asker lacks a right, or nobody answered.
+        missing: True if there is no such object or kind.
+        lacks_right: True if the asker lacks a right; else, nobody answered, or somebody else refused.
     """
 
     reason: str
     missing: bool = False
+    lacks_right: bool = False
 
 
 class KueueFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +101,7 @@ class KueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     configuration: Any | Refusal
     cluster_queues: Sequence[Object]
     admission_checks: Sequence[Object] = ()
-    release: Release | None = None
+    release: "Release | None" = None
 
 
 class ClaimFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +118,8 @@ class ClaimFacts(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     by_scheduler: bool = False
     served: bool = True
-    classes: Sequence[DeviceClass] = ()
-    slices: Sequence[ResourceSlice] = ()
+    classes: "Sequence[DeviceClass]" = ()
+    slices: "Sequence[ResourceSlice]" = ()
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,3 +176,103 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     past: Object | Refusal | None = None
     skew: float | Refusal
     now: float
+
+
+class Verdict(Enum):
+    """How a check ended; the order is that of its importance.
+
+    Attributes:
+        ERROR: something does not work, or will not.
+        WARNING: it works with a restriction that somebody should know.
+        UNKNOWN: the asker lacks a right, or the cluster did not answer.
+        OK: as it should be.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    OK = "ok"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one check.
+
+    Attributes:
+        check: the name of the check, the same in each version.
+        verdict: how it ended.
+        text: what was found.
+        advice: what to do; empty if nothing is to be done.
+        objects: the objects that it is about, as ``node/NAME``.
+        lacks_right: True if it was not examined since the asker lacks a right.
+    """
+
+    check: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+    objects: tuple[str, ...] = ()
+    lacks_right: bool = False
+
+
+def ok(check: str, text: str) -> Finding:
+    """A finding about something that is as it should be."""
+    return Finding(check=check, verdict=Verdict.OK, text=text)
+
+
+def error(check: str, text: str, advice: str, objects: Sequence[str] = ()) -> Finding:
+    """A finding about something that does not work."""
+    return Finding(check=check, verdict=Verdict.ERROR, text=text, advice=advice, objects=tuple(objects))
+
+
+def warning(check: str, text: str, advice: str, objects: Sequence[str] = ()) -> Finding:
+    """A finding about a restriction."""
+    return Finding(check=check, verdict=Verdict.WARNING, text=text, advice=advice, objects=tuple(objects))
+
+
+def unknown(check: str, text: str, advice: str = "") -> Finding:
+    """A finding about something that could not be examined."""
+    return Finding(check=check, verdict=Verdict.UNKNOWN, text=text, advice=advice)
+
+
+def not_examined(check: str, refusal: Refusal, advice: str = "", *, needs: str = "") -> Finding:
+    """A finding about something that could not be read.
+
+    Args:
+        check: the name of the check.
+        refusal: why.
+        advice: what to do.
+        needs: the right that it needs, which says more than the server's refusal.
+    """
+    why = f"that needs the right to {needs}" if needs and refusal.lacks_right else one_line(refusal.reason, 300)
+    return Finding(
+        check=check,
+        verdict=Verdict.UNKNOWN,
+        text=f"not examined: {why}",
+        advice=advice,
+        lacks_right=refusal.lacks_right,
+    )
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    """The most important verdict; OK for no findings."""
+    order = list(Verdict)
+    return min((each.verdict for each in findings), key=order.index, default=Verdict.OK)
+
+
+def claim_driver(pods: Sequence[Object] | Refusal) -> str:
+    """The driver under whose name Tessera serves claims, by the arguments of its pods; empty if it serves none."""
+    for argument in arguments(pods):
+        option, _, name = argument.partition("=")
+        if option == "--claim-driver" and name in CLAIM_DRIVERS:
+            return name
+    return ""
+
+
+def arguments(pods: Sequence[Object] | Refusal) -> Sequence[str]:
+    """The arguments of all containers."""
+    containers = (
+        container
+        for pod in (() if isinstance(pods, Refusal) else pods)
+        for container in (pod.get("spec") or {}).get("containers", ())
+    )
+    return [str(argument) for container in containers for argument in container.get("args") or ()]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.doctor.findings import Finding, error, ok
+from tessera.doctor.facts import Finding, error, ok
 from tessera.doctor.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound

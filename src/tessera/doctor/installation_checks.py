@@ -7,17 +7,33 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, DEVICE_ACCESS_POLICY, SYSTEM_NAMESPACE
+from tessera.api.names import (
+    DEVICE_ACCESS_ALLOWED,
+    DEVICE_ACCESS_LABEL,
+    DEVICE_ACCESS_POLICY,
+    NODE_GROUPS_KEY,
+    NODE_GROUPS_MAP,
+    REPAIRS_KEY,
+    REPAIRS_MAP,
+    SYSTEM_NAMESPACE,
+)
 from tessera.api.nodes.node_cards import is_gpu_node
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
 from tessera.api.nodes.node_marks import AGENT_DAEMON_SET
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP, parse_repairs
 from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silent_nodes
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.card_checks import check_cards
-from tessera.doctor.facts import TRIAL_RESOURCE, ClusterFacts, Object, Refusal
-from tessera.doctor.findings import Finding, error, ok, unknown, warning
-from tessera.doctor.manifests import BUILD_IMAGE
+from tessera.doctor.facts import (
+    TRIAL_RESOURCE,
+    ClusterFacts,
+    Finding,
+    Object,
+    Refusal,
+    error,
+    not_examined,
+    ok,
+    unknown,
+    warning,
+)
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kube.resources.pods import NOT_PULLED
 from tessera.text import count_noun, list_names, one_line
@@ -38,6 +54,9 @@ POLICIES: Mapping[str, str] = {
     "tessera-device-access": "pods may use GPUs without a request",
 }
 _APP = "app.kubernetes.io/name"
+_LIST_PODS = f"list pods in {SYSTEM_NAMESPACE}"
+#: What only an administrator does: nobody else misses the right.
+_INSTALL = "tessera install"
 _OPEN = "--metrics-access=open"
 _PRIVILEGED = "pod-security.kubernetes.io/enforce"
 #: The entry of the webhook configuration that reviews the trial pod (``deploy/admission.yaml``).
@@ -60,7 +79,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     yield _namespace(facts.namespace)
     yield _definitions(facts.definitions)
     if isinstance(facts.pods, Refusal):
-        yield unknown("processes", f"pods of Tessera cannot be read: {facts.pods.reason}", "ask for the right")
+        yield not_examined("processes", facts.pods, "ask for the right", needs=_LIST_PODS)
     else:
         yield from _processes(facts, facts.pods)
     yield from check_cards(facts.nodes)
@@ -81,19 +100,20 @@ def _is_absent(facts: ClusterFacts) -> bool:
 
 def _rights(rights: Mapping[str, Sequence[str]] | Refusal) -> Iterator[Finding]:
     if isinstance(rights, Refusal):
-        yield unknown("rights", f"not examined: {rights.reason}")
+        yield not_examined("rights", rights)
         return
-    lacking = {command: missing for command, missing in rights.items() if missing}
+    lacking = {command: missing for command, missing in rights.items() if missing and command != _INSTALL}
     for command, missing in lacking.items():
         text = f"{command} does not work for you: you may not {', '.join(missing)}"
         yield warning("rights", text, "ask an administrator for these rights if you need the command")
     if not lacking:
-        yield ok("rights", "yours suffice for all commands")
+        but = f" but {_INSTALL}, which is an administrator's" if rights.get(_INSTALL) else ""
+        yield ok("rights", f"yours suffice for all commands{but}")
 
 
 def _namespace(namespace: Object | Refusal) -> Finding:
     if isinstance(namespace, Refusal):
-        return unknown("pod-security", f"not examined: {namespace.reason}")
+        return not_examined("pod-security", namespace)
     level = (namespace["metadata"].get("labels") or {}).get(_PRIVILEGED, "")
     if level not in {"", "privileged"}:
         text = f"namespace {SYSTEM_NAMESPACE} admits {level} pods only, and agents are privileged"
@@ -104,7 +124,7 @@ def _namespace(namespace: Object | Refusal) -> Finding:
 
 def _definitions(definitions: Sequence[Object] | Refusal) -> Finding:
     if isinstance(definitions, Refusal):
-        return unknown("definitions", f"not examined: {definitions.reason}")
+        return not_examined("definitions", definitions)
     there = {each["metadata"]["name"]: each for each in definitions}
     missing = [name for name in DEFINITIONS if name not in there]
     waiting = [name for name in DEFINITIONS if name in there and not _has_condition(there[name], "Established")]
@@ -152,6 +172,8 @@ def _image(pods: Sequence[Object]) -> Finding:
         if (waiting := (container.get("state") or {}).get("waiting") or {}).get("reason") in NOT_PULLED
     }
     if failing:
+        from tessera.doctor.manifests import BUILD_IMAGE
+
         text = f"nodes cannot pull {one_line(next(iter(failing.values())), 300)}"
         advice = f"push the image, or install another; {BUILD_IMAGE}; tessera doctor --image IMAGE tries one"
         return error("image", text, advice, [f"pod/{name}" for name in failing])
@@ -184,7 +206,7 @@ def _name(pod: Object) -> str:
 
 def _agents(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]:
     if isinstance(facts.nodes, Refusal):
-        yield unknown("agents", "not examined: that needs the right to list nodes")
+        yield not_examined("agents", facts.nodes, needs="list nodes")
         return
     agents = msgspec.convert(pods, list[Pod])
     silent = silent_nodes(facts.nodes, agents, frozenset())
@@ -211,7 +233,7 @@ def _silence(kind: Silence, found: Sequence[SilentNode], now: float) -> Finding:
 
 def _settings(settings: Mapping[str, bool] | Refusal) -> Finding:
     if isinstance(settings, Refusal):
-        return unknown("settings", f"not examined: {settings.reason}")
+        return not_examined("settings", settings)
     missing = [name for name, exists in settings.items() if not exists]
     if missing:
         text = f"the agents follow ConfigMap {list_names(missing)}, which does not exist"
@@ -259,19 +281,27 @@ _REPAIRS = _OptionFile(
 
 
 def _node_groups(config: Object | Refusal) -> Finding:
-    return _check_file(
-        _GROUPS, config, lambda text: f"{count_noun(len(parse_node_groups(text)), 'group')} of new nodes"
-    )
+    def describe(text: str) -> str:
+        from tessera.api.nodes.node_groups import parse_node_groups
+
+        return f"{count_noun(len(parse_node_groups(text)), 'group')} of new nodes"
+
+    return _check_file(_GROUPS, config, describe)
 
 
 def _repairs(config: Object | Refusal) -> Finding:
-    return _check_file(_REPAIRS, config, lambda text: f"about cards with faults: {parse_repairs(text).summary}")
+    def describe(text: str) -> str:
+        from tessera.api.nodes.repairs import parse_repairs
+
+        return f"about cards with faults: {parse_repairs(text).summary}"
+
+    return _check_file(_REPAIRS, config, describe)
 
 
 def _check_file(file: _OptionFile, config: Object | Refusal, describe: Callable[[str], str]) -> Finding:
     """The finding about a file; ``describe`` says what a right one holds, and raises ValueError for a wrong one."""
     if isinstance(config, Refusal):
-        return ok(file.check, file.none) if config.missing else unknown(file.check, f"not examined: {config.reason}")
+        return ok(file.check, file.none) if config.missing else not_examined(file.check, config)
     try:
         return ok(file.check, describe((config.get("data") or {})[file.key]))
     except KeyError:
@@ -288,7 +318,7 @@ def _check_file(file: _OptionFile, config: Object | Refusal, describe: Callable[
 
 def _policies(bindings: Sequence[str] | Refusal) -> Finding:
     if isinstance(bindings, Refusal):
-        return unknown("policies", f"not examined: {bindings.reason}")
+        return not_examined("policies", bindings)
     missing = [f"{name}: {what}" for name, what in POLICIES.items() if name not in bindings]
     if missing:
         advice = "install again with all policies, if this is not your choice (docs/protections.md)"
@@ -301,7 +331,7 @@ def _device_access(facts: ClusterFacts) -> Finding:
     check = "device-access"
     for fact in (facts.exempt, facts.refused):
         if isinstance(fact, Refusal):
-            return unknown(check, f"not examined: {fact.reason}")
+            return not_examined(check, fact)
     assert not isinstance(facts.exempt, Refusal)
     assert not isinstance(facts.refused, Refusal)
     first: dict[str, CoreEvent] = {}
@@ -359,7 +389,7 @@ def _leader(facts: ClusterFacts) -> Finding:
     if isinstance(lease, Refusal):
         if lease.missing:
             return error("leader", "no controller leads", "see the logs of deployment/tessera-controller")
-        return unknown("leader", f"not examined: {lease.reason}")
+        return not_examined("leader", lease)
     spec: Mapping[str, Any] = lease.get("spec") or {}
     age = facts.now - parse_time_or_zero(spec.get("renewTime"))
     duration = spec.get("leaseDurationSeconds")
@@ -376,7 +406,7 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
         if configuration.missing:
             yield error("webhook", "there is no MutatingWebhookConfiguration tessera-webhook", "install again")
         else:
-            yield unknown("webhook", f"not examined: {configuration.reason}")
+            yield not_examined("webhook", configuration)
         return
     bundles = {(each.get("clientConfig") or {}).get("caBundle", "") for each in configuration.get("webhooks", ())}
     if not bundles or "" in bundles:
@@ -421,7 +451,7 @@ def _trial(trial: Object | Refusal) -> Finding:
             )
             return error(check, f"the API server cannot reach the webhook: {one_line(trial.reason, 300)}", advice)
         advice = "name a namespace where you may create pods: --namespace NAME"
-        return unknown(check, f"not examined: {one_line(trial.reason, 300)}", advice)
+        return not_examined(check, trial, advice)
     text = f"a pod that the webhook must refuse is admitted (dry run; it asks for {TRIAL_RESOURCE} alone)"
     return error(check, text, "see MutatingWebhookConfiguration tessera-webhook: somebody changed its rules")
 
@@ -430,11 +460,11 @@ def _past(facts: ClusterFacts) -> Finding:
     """Whether the live page gets its curves from the Prometheus that it was given."""
     check, past = "page-prometheus", facts.past
     if isinstance(facts.pods, Refusal):
-        return unknown(check, f"not examined: that needs the right to list pods in {SYSTEM_NAMESPACE}")
+        return not_examined(check, facts.pods, needs=_LIST_PODS)
     if past is None:
         return ok(check, "the live page has no Prometheus: its curves are of the last hours, from its own memory")
     if isinstance(past, Refusal):
-        return unknown(check, f"not examined: {one_line(past.reason, 300)}", "see the pods of tessera-dashboard")
+        return not_examined(check, past, "see the pods of tessera-dashboard")
     if problem := past.get("problem"):
         advice = (
             "correct the address: tessera install --reuse --dashboard-prometheus URL; for a token or an authority, the"

@@ -12,8 +12,7 @@ from typing import Any
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.node_cards import is_gpu_node
 from tessera.clock import parse_time_or_zero
-from tessera.doctor.facts import ClusterFacts, Refusal
-from tessera.doctor.findings import Finding, error, ok, unknown, warning
+from tessera.doctor.facts import ClusterFacts, Finding, Refusal, error, not_examined, ok, unknown, warning
 from tessera.kube.resources import Node
 from tessera.text import count_noun, list_names
 
@@ -72,7 +71,7 @@ def check_platform(facts: ClusterFacts) -> Iterator[Finding]:
     yield _api_version(facts.version)
     yield _feature_gates(facts.gates)
     if isinstance(facts.nodes, Refusal):
-        yield unknown("nodes", f"nodes cannot be read: {facts.nodes.reason}", "ask for the right to list nodes")
+        yield not_examined("nodes", facts.nodes, "ask for the right to list nodes")
     else:
         yield from _nodes(facts.nodes)
     yield _others(facts)
@@ -85,7 +84,7 @@ def _external_metrics(server: str | Refusal) -> Finding:
     """Who serves external metrics: a cluster has one server of this API."""
     check = "external-metrics"
     if isinstance(server, Refusal):
-        return unknown(check, f"the APIService of external.metrics.k8s.io cannot be read: {server.reason}")
+        return not_examined(check, server)
     if not server:
         return ok(check, "nobody serves external.metrics.k8s.io; examples/services/external-metrics.yaml lets Tessera")
     text = f"external.metrics.k8s.io is served by {server}"
@@ -100,7 +99,7 @@ def _parse(text: str) -> tuple[int, int] | None:
 
 def _api_version(version: str | Refusal) -> Finding:
     if isinstance(version, Refusal):
-        return unknown("kubernetes", f"the version cannot be read: {version.reason}")
+        return not_examined("kubernetes", version)
     found = _parse(version)
     if found is None:
         return unknown("kubernetes", f'the version "{version}" is not understood')
@@ -112,8 +111,9 @@ def _api_version(version: str | Refusal) -> Finding:
 
 def _feature_gates(gates: Mapping[str, bool] | Refusal) -> Finding:
     if isinstance(gates, Refusal):
-        why = "the API server has no metrics" if gates.missing else "that needs the right to get its /metrics"
-        return unknown("feature-gates", f"not examined: {why}")
+        if gates.missing:
+            return unknown("feature-gates", "not examined: the API server has no metrics")
+        return not_examined("feature-gates", gates, needs="get the API server's /metrics")
     off = [name for name in GATES if gates.get(name) is False]
     if off:
         advice = "remove them from --feature-gates of the API server"
@@ -186,7 +186,7 @@ def _runtimes(nodes: list[Node]) -> Iterator[Finding]:
 
 def _others(facts: ClusterFacts) -> Finding:
     if isinstance(facts.daemon_sets, Refusal):
-        return unknown("others", f"not examined: {facts.daemon_sets.reason}", "ask for the right to list daemonsets")
+        return not_examined("others", facts.daemon_sets, "ask for the right to list daemonsets")
     found, instaslice = {}, False
     for each in facts.daemon_sets:
         metadata = each["metadata"]
@@ -209,7 +209,7 @@ def _others(facts: ClusterFacts) -> Finding:
 
 def _own_clock(skew: float | Refusal) -> Finding:
     if isinstance(skew, Refusal):
-        return unknown("clock", skew.reason)
+        return not_examined("clock", skew)
     if abs(skew) > SKEW:
         side = "behind" if skew > 0 else "ahead of"
         text = f"this machine's clock is {abs(skew):.0f} s {side} the API server's"
@@ -220,8 +220,10 @@ def _own_clock(skew: float | Refusal) -> Finding:
 def _node_clocks(facts: ClusterFacts) -> Finding:
     """Kubelet writes its own time into its node's lease: one in the future comes from a clock that is ahead."""
     leases, nodes = facts.node_leases, facts.nodes
-    if isinstance(leases, Refusal) or isinstance(nodes, Refusal):
-        return unknown("node-clocks", "not examined: that needs the right to list leases in kube-node-lease")
+    if isinstance(leases, Refusal):
+        return not_examined("node-clocks", leases, needs="list leases in kube-node-lease")
+    if isinstance(nodes, Refusal):
+        return not_examined("node-clocks", nodes, needs="list nodes")
     ready = {each.metadata.name for each in nodes if each.status.is_ready}
     ahead, behind = [], []
     for each in leases:

@@ -9,8 +9,18 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, profile_of
-from tessera.doctor.facts import ClusterFacts, KueueFacts, Object, Refusal
-from tessera.doctor.findings import Finding, error, ok, unknown, warning
+from tessera.doctor.facts import (
+    ClusterFacts,
+    Finding,
+    KueueFacts,
+    Object,
+    Refusal,
+    error,
+    not_examined,
+    ok,
+    unknown,
+    warning,
+)
 from tessera.kueue.charges import (
     WAITS_BY_DEFAULT,
     ChargeFault,
@@ -42,7 +52,7 @@ def check_queues(facts: ClusterFacts) -> Iterator[Finding]:
     """Yields the findings of all checks of this module."""
     if isinstance(facts.kueue, Refusal):
         if not facts.kueue.missing:
-            yield unknown("kueue", f"not examined: {facts.kueue.reason}", "ask for the right")
+            yield not_examined("kueue", facts.kueue, "ask for the right")
         return
     queues = [queue for queue in map(_read_queue, facts.kueue.cluster_queues) if covers_slices(queue.covered)]
     if not queues:

@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.nodes.node_groups import NODE_GROUPS_MAP, Pause
+from tessera.api.names import NODE_GROUPS_MAP
+from tessera.api.nodes.node_groups import Pause
 from tessera.clock import rfc3339
 from tessera.provisioning.start_times import GroupTimes, needed_samples
 from tessera.provisioning.startup_deadline import STARTUP_TAINT

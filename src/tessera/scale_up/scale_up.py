@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from tessera.api.names import HOSTNAME_LABEL, NodeName
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, NodeGroup, parse_node_groups
+from tessera.api.names import HOSTNAME_LABEL, NODE_GROUPS_KEY, NODE_GROUPS_MAP, NodeName
+from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts

@@ -18,9 +18,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import generate_latest
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import INSTASLICE_NAMESPACE, OWN_DOMAIN
+from tessera.api.names import INSTASLICE_NAMESPACE, NODE_GROUPS_KEY, NODE_GROUPS_MAP, OWN_DOMAIN
 from tessera.api.nodes.node_cards import CardGeometries, UndecidedNodes
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP, parse_node_groups
+from tessera.api.nodes.node_groups import parse_node_groups
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, decode_offers
 from tessera.clock import Clock
 from tessera.kube.client.client import Client

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tessera.api.documents import load_document
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
+from tessera.api.names import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.base.controller_options import build_arguments
 from tessera.cli.install.apply import AppliedObject, apply_all
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests

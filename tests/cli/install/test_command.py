@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.cli.objects import Objects, serving
 
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
+from tessera.api.names import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.main import main
 
 ARTICLE = """\

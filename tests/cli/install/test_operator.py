@@ -11,7 +11,7 @@ import pytest
 from bundle.rights import cluster_rules, namespace_rules
 from tests.cli.install.conftest import Place
 
-from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
+from tessera.api.names import NODE_GROUPS_MAP
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.operator import parse_options
 from tessera.cli.install.operator_process import (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.cli.install.test_apply import file_of_groups, install, objects
 
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
+from tessera.api.names import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.install.apply import FIELD_MANAGER, AppliedObject
 from tessera.cli.install.ownership import withdraw_file
 from tessera.cli.install.preflight import immutable_config_map

@@ -9,9 +9,8 @@ import pytest
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
-from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION
+from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, REPAIRS_KEY, REPAIRS_MAP
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
 from tessera.clock import LoopClock, rfc3339
 from tessera.controller.base import ControllerMetrics
 from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvictions, RepairSettings

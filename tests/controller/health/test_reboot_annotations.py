@@ -8,8 +8,7 @@ import pytest
 from tests.support.api_clients import in_process_client
 from tests.support.tasks import cancel_tasks
 
-from tessera.api.names import REBOOT_REQUESTED
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
+from tessera.api.names import REBOOT_REQUESTED, REPAIRS_KEY, REPAIRS_MAP
 from tessera.clock import LoopClock
 from tessera.controller.health.fault_evictions import RebootAnnotations, RepairSettings
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node

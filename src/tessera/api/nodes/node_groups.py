@@ -36,7 +36,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tessera.api.documents import convert_document
-from tessera.api.names import SHARED_CARDS, WHOLE_CARDS
+from tessera.api.names import NODE_GROUPS_KEY, NODE_GROUPS_MAP, SHARED_CARDS, WHOLE_CARDS
 from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.kube.quantity import integer_value, milli_value, parse_quantity
 from tessera.kube.resources import Taint
@@ -195,8 +195,6 @@ NODE_GROUPS = 50
 #: each is an object in Tessera's namespace.
 GROUP_NODES = 100
 
-#: Name of the ConfigMap, in Tessera's namespace, and its key.
-NODE_GROUPS_MAP, NODE_GROUPS_KEY = "tessera-node-groups", "groups.yaml"
 #: Characters of the text about a mistake in a group: a field with a label's key, a value and a rule.
 _MISTAKE = 800
 #: Reason of the event on a pod for which a new node was asked for.

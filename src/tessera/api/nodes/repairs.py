@@ -22,15 +22,13 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.documents import convert_document
-from tessera.api.names import FAULT_TOLERATION, REBOOT_REQUESTED, SYSTEM_NAMESPACES
+from tessera.api.names import FAULT_TOLERATION, REBOOT_REQUESTED, REPAIRS_KEY, REPAIRS_MAP, SYSTEM_NAMESPACES
 from tessera.text import list_names
 
 #: Most digits: a pod's tessera.dev/fault-toleration-seconds; another value counts as 0. 30 years; the administrator's
 #: tolerationSeconds bounds it.
 FAULT_TOLERATION_DIGITS = 9
 
-#: Name of the ConfigMap, in Tessera's namespace, and its key.
-REPAIRS_MAP, REPAIRS_KEY = "tessera-repairs", "repairs.yaml"
 #: Seconds from an error to the eviction of pods, in which an error that passes can pass.
 EVICTION_DELAY = 60.0
 #: Owners that would make a pod anew on the same node.

@@ -72,22 +72,6 @@ def check_hosts(_context: click.Context, _parameter: click.Parameter, hosts: tup
     return hosts
 
 
-def check_image(_context: click.Context, _parameter: click.Parameter, image: str | None) -> str | None:
-    """Returns the name of an image, by tag or digest, unchanged; kubelet would refuse another text on every node.
-
-    Raises:
-        click.BadParameter: it is no such name.
-    """
-    from tessera.api.image_reference import ReferenceFormatError, parse_repository
-
-    try:
-        if image is not None:
-            parse_repository(image)
-    except ReferenceFormatError as error:
-        raise click.BadParameter(str(error)) from None
-    return image
-
-
 def _is_host(text: str) -> bool:
     from tessera.api.image_reference import ReferenceFormatError, parse_repository
 

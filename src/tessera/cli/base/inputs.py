@@ -69,3 +69,20 @@ def _standard_input() -> BinaryIO:
 def display_name(file: Path) -> str:
     """The file's name in messages."""
     return "standard input" if str(file) == "-" else str(file)
+
+
+def check_image(_context: click.Context, _parameter: click.Parameter, image: str | None) -> str | None:
+    """Returns the name of an image, by tag or digest, unchanged; kubelet would refuse another text on every node.
+
+    Raises:
+        click.BadParameter: it is no such name.
+    """
+    if image is None:
+        return None
+    from tessera.api.image_reference import ReferenceFormatError, parse_repository
+
+    try:
+        parse_repository(image)
+    except ReferenceFormatError as error:
+        raise click.BadParameter(str(error)) from None
+    return image

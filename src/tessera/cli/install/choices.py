@@ -14,9 +14,9 @@ from typing import Any
 import click
 import msgspec
 
-from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, parse_node_groups
-from tessera.api.nodes.repairs import REPAIRS_KEY, parse_repairs
+from tessera.api.names import NODE_GROUPS_KEY, REPAIRS_KEY, SYSTEM_NAMESPACE
+from tessera.api.nodes.node_groups import parse_node_groups
+from tessera.api.nodes.repairs import parse_repairs
 from tessera.api.problems import Notice
 from tessera.cli.base.claim_options import check_claim_options
 from tessera.cli.base.connection import CommandError

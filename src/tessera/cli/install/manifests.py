@@ -30,9 +30,17 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import CLAIM_PLACEMENTS, DEVICE_ACCESS_POLICY, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY, NODE_GROUPS_MAP
-from tessera.api.nodes.repairs import REPAIRS_KEY, REPAIRS_MAP
+from tessera.api.names import (
+    CLAIM_PLACEMENTS,
+    DEVICE_ACCESS_POLICY,
+    NODE_GROUPS_KEY,
+    NODE_GROUPS_MAP,
+    OWN_LAYOUTS,
+    OWN_PROFILES,
+    REPAIRS_KEY,
+    REPAIRS_MAP,
+    SYSTEM_NAMESPACE,
+)
 from tessera.cli.install.protections import without_protections
 from tessera.cli.install.webhook_certificate import CERT_MANAGER, OWN, with_cert_manager
 from tessera.gpu_operator.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED

@@ -33,8 +33,7 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
-from tessera.api.nodes.node_groups import NODE_GROUPS_KEY
-from tessera.api.nodes.repairs import REPAIRS_KEY
+from tessera.api.names import NODE_GROUPS_KEY, REPAIRS_KEY
 from tessera.cli.base.connection import CommandError
 from tessera.cli.install.apply import apply_all, result_line
 from tessera.cli.install.choices import choices_from

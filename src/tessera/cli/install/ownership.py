@@ -16,8 +16,7 @@ Rules for ConfigMaps in tessera-system with a file that an option of ``tessera i
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.nodes.node_groups import NODE_GROUPS_MAP
-from tessera.api.nodes.repairs import REPAIRS_MAP
+from tessera.api.names import NODE_GROUPS_MAP, REPAIRS_MAP
 from tessera.cli.install.manifests import CONFIG_MAP, Manifest
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound

@@ -40,7 +40,15 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.api.names import GPU_CONDITION, GPU_NEEDS_REBOOT, GPU_NEEDS_RESET, OWN_DOMAIN, REBOOT_REQUESTED
+from tessera.api.names import (
+    GPU_CONDITION,
+    GPU_NEEDS_REBOOT,
+    GPU_NEEDS_RESET,
+    OWN_DOMAIN,
+    REBOOT_REQUESTED,
+    REPAIRS_KEY,
+    REPAIRS_MAP,
+)
 from tessera.api.nodes.card_faults import (
     CARDS_ANNOTATION,
     SPARED_ANNOTATION,
@@ -52,8 +60,6 @@ from tessera.api.nodes.card_faults import (
 )
 from tessera.api.nodes.node_marks import HEALTH, is_marked_silent, read_cordons
 from tessera.api.nodes.repairs import (
-    REPAIRS_KEY,
-    REPAIRS_MAP,
     RebootWay,
     Repairs,
     asks_for_reboot,
