@@ -19,7 +19,7 @@ from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.sharing.allocate_response import AllocateOptions, DeviceNodes
-from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
+from tessera.agent.sharing.device_plugin import CdiFile, CdiPublisher
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingProblem, SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.allocate_response import cdi_name
-from tessera.agent.sharing.cdi import CdiDevice, CdiFile
+from tessera.agent.sharing.allocate_response import CdiDevice, cdi_name
+from tessera.agent.sharing.device_plugin import CdiFile
 from tessera.nvml.interface import DeviceFile
 from tessera_lab.kubelet.containers.cdi import CdiError, CdiRegistry
 

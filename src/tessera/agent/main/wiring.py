@@ -52,7 +52,7 @@ from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machin
 from tessera.agent.node_status.node_facts import MachineFacts, NodeReport
 from tessera.agent.node_status.publisher import NodeStatusPublisher
 from tessera.agent.sharing.allocate_response import AllocateOptions, DeviceNodes
-from tessera.agent.sharing.cdi import CdiFile, CdiPublisher
+from tessera.agent.sharing.device_plugin import CdiFile, CdiPublisher
 from tessera.agent.sharing.occupancy import DeviceOccupancy
 from tessera.agent.sharing.offer import SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices

@@ -52,6 +52,20 @@ _CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/
 _SET_PREFIX = "set-"
 
 
+class CdiDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A card or MIG device that a container may get.
+
+    Attributes:
+        uuid: its UUID.
+        index: ``0``, or ``0:1`` for a MIG device.
+        files: its device nodes and the driver's.
+    """
+
+    uuid: str
+    index: str
+    files: tuple[DeviceFile, ...] = ()
+
+
 class AllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The form in which containers learn of their devices: the installation's defaults, unless a profile sets its own.
 

@@ -18,8 +18,7 @@ import msgspec
 from tessera.agent.base.settings import DesiredSharing, ServicePlan
 from tessera.agent.inventory.device_state import CheckedDevice
 from tessera.agent.inventory.gpu_inventory import GpuState, sharing_gpus
-from tessera.agent.sharing.allocate_response import AllocateOptions
-from tessera.agent.sharing.cdi import CdiDevice
+from tessera.agent.sharing.allocate_response import AllocateOptions, CdiDevice
 from tessera.agent.sharing.strategies import STRATEGIES, SharingStrategy, StrategyImpossible, plan_services
 from tessera.api.names import profile_of
 from tessera.api.sharing.advertisement import AdvertisementImpossible, make_advertisement

@@ -25,8 +25,7 @@ from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, StartCheck, entry_health
 from tessera.agent.inventory.gpu_inventory import GpuState
 from tessera.agent.sharing.allocate_response import RETRY, DeviceNodes, unique
-from tessera.agent.sharing.cdi import CdiPublisher
-from tessera.agent.sharing.device_plugin import AllocationCalls, AllocationTerms, StaticDevicePlugin
+from tessera.agent.sharing.device_plugin import AllocationCalls, AllocationTerms, CdiPublisher, StaticDevicePlugin
 from tessera.agent.sharing.occupancy import (
     EntryKey,
     EntryStates,
@@ -297,7 +296,7 @@ class ResourceAdvertiser:
         """Writes the CDI file, then the new lists. Without the file no list changes."""
         if not self._cdi.publish(
             self._decided.cdi_devices(self._device_nodes.files),
-            joint=self._calls.joint,
+            joint=self._calls.is_joint(),
             needed=self._calls.options.uses_cdi,
         ):
             return RETRY
