@@ -196,16 +196,14 @@ class LastAppliedProfile:
 
     Args:
         folder: folder of the agent's state.
+
+    Attributes:
+        profile: the last profile in force; ``None`` if there never was one. The same object until it changes.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = StateFile(folder / FILE_NAME, _StoredProfile)
-        self._profile = self._load()
-
-    @property
-    def profile(self) -> AppliedProfile | None:
-        """The last profile in force; ``None`` if there never was one. The same object until it changes."""
-        return self._profile
+        self.profile = self._load()
 
     def save(self, name: str, text: str) -> None:
         """Saves a profile that is in force. Cheap if it is the same as before.
@@ -213,11 +211,11 @@ class LastAppliedProfile:
         Raises:
             FileRefused: the text is not a profile, so it cannot be in force.
         """
-        if self._profile is None or (self._profile.name, self._profile.text) != (name, text):
+        if self.profile is None or (self.profile.name, self.profile.text) != (name, text):
             profile = read_profile(text)
             if isinstance(profile, FileRefused):
                 raise profile
-            self._profile = AppliedProfile(name=name, text=text, profile=profile)
+            self.profile = AppliedProfile(name=name, text=text, profile=profile)
         self._file.save_if_possible(_StoredProfile(name, text), f'sharing profile "{name}" is not kept')
 
     def _load(self) -> AppliedProfile | None:

@@ -137,6 +137,10 @@ class ConnectionPort(ABC):
         name: the port's name in the log.
         context: for TLS; None for plain HTTP.
         bounds: the limits.
+
+    Attributes:
+        unfinished_bytes: returns the bytes of all requests that are not answered yet.
+        connections: returns the number of open connections.
     """
 
     def __init__(self, name: str, context: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS) -> None:
@@ -147,23 +151,13 @@ class ConnectionPort(ABC):
         self._held: dict[str, dict[Connection, None]] = {}
         #: The unfinished bytes of each address that has any.
         self._bytes: Counter[str] = Counter()
-        self._count = 0
-        self._unfinished_bytes = 0
+        self.connections = 0
+        self.unfinished_bytes = 0
         #: The connections with work to do, by address; each stands here once for each piece.
         self._working: FairQueue[str, Connection] = FairQueue()
         self.drops = Drops(self._loop, name)
         self._server = _Server(self, self.drops, bounds)
         self.buffer = memoryview(bytearray(BUFFER))
-
-    @property
-    def connections(self) -> int:
-        """Returns the number of open connections."""
-        return self._count
-
-    @property
-    def unfinished_bytes(self) -> int:
-        """Returns the bytes of all requests that are not answered yet."""
-        return self._unfinished_bytes
 
     def protocol(self, connection: Connection) -> asyncio.Protocol | SSLProtocol:
         """Returns what handles the bytes of a new connection."""
@@ -179,8 +173,8 @@ class ConnectionPort(ABC):
         count = max(count, _PIECE)
         connection.unfinished_bytes += count
         self._bytes[connection.address] += count
-        self._unfinished_bytes += count
-        if self._unfinished_bytes > self._bounds.bytes:
+        self.unfinished_bytes += count
+        if self.unfinished_bytes > self._bounds.bytes:
             self._largest_request().cut_off("beyond the bytes of all")
         if not self.holds(connection):
             return False
@@ -240,7 +234,7 @@ class ConnectionPort(ABC):
         """Removes a connection from the count; a second call is no error."""
         held = self._held.get(connection.address, {})
         if connection in held:
-            self._count -= 1
+            self.connections -= 1
             del held[connection]
             if not held:
                 del self._held[connection.address]
@@ -254,14 +248,14 @@ class ConnectionPort(ABC):
             held[connection] = None
 
     def _release(self, connection: Connection) -> None:
-        self._unfinished_bytes -= connection.unfinished_bytes
+        self.unfinished_bytes -= connection.unfinished_bytes
         self._bytes[connection.address] -= connection.unfinished_bytes
         if not self._bytes[connection.address]:
             del self._bytes[connection.address]
         connection.unfinished_bytes = 0
 
     def _accept(self, sock: socket.socket, address: str) -> None:
-        if self._count >= self._bounds.connections:
+        if self.connections >= self._bounds.connections:
             greediest = max(self._held, key=lambda each: len(self._held[each]))
             silent_longest = next(iter(self._held[greediest]))
             if greediest == address and self._loop.time() - silent_longest.silent_since < _SILENT:
@@ -272,7 +266,7 @@ class ConnectionPort(ABC):
         sock.setblocking(False)
         connection = Connection(self, sock, address)
         self._held.setdefault(address, {})[connection] = None
-        self._count += 1
+        self.connections += 1
         connection.set_deadline(self._bounds.header_time, "without a request in time")
         self._queue(connection)
 

@@ -67,21 +67,17 @@ class NodeMirror:
         rng: for jitter.
 
     Attributes:
+        node_name: name of the node.
         informer: reads the object; the caller runs it.
     """
 
     def __init__(self, client: Client, node_name: str, *, clock: Clock, rng: random.Random) -> None:
-        self._name = node_name
+        self.node_name = node_name
         self.informer = Informer(client, NODES, field_selector=_by_name(node_name), clock=clock, rng=rng)
-
-    @property
-    def node_name(self) -> str:
-        """Name of the node."""
-        return self._name
 
     def node(self) -> Node | None:
         """The Node object; ``None`` while there is none."""
-        return self.informer.cache.get(self._name)
+        return self.informer.cache.get(self.node_name)
 
 
 class ApiMirror:
@@ -96,6 +92,7 @@ class ApiMirror:
         node: an existing mirror of the Node object, which the caller runs; if not given, this one makes and runs one.
 
     Attributes:
+        node_name: name of the node.
         nodes: the Node object alone.
         pods: the pods bound to it.
         objects: its Instaslice object alone.
@@ -113,7 +110,7 @@ class ApiMirror:
     ) -> None:
         self._client = client
         self._node = node or NodeMirror(client, node_name, clock=clock, rng=rng)
-        self._name = node_name
+        self.node_name = node_name
         self._namespace = namespace
         self._by_name = _by_name(node_name)
         self._by_node = f"spec.nodeName={node_name}"
@@ -137,11 +134,6 @@ class ApiMirror:
         self.pods.add_handler(lambda event: changes.notify(changed_pod_facts(event)))
         return self.nodes.add_handler(lambda event: changes.notify(changed_facts(event)))
 
-    @property
-    def node_name(self) -> str:
-        """Name of the node."""
-        return self._name
-
     def node(self) -> Node | None:
         """The node; ``None`` while there is no such object."""
         return self._node.node()
@@ -153,7 +145,7 @@ class ApiMirror:
 
     def instaslice(self) -> Instaslice | None:
         """The node's Instaslice object; ``None`` if it has none."""
-        return self.objects.cache.get(f"{self._namespace}/{self._name}")
+        return self.objects.cache.get(f"{self._namespace}/{self.node_name}")
 
     def live_pods(self) -> Sequence[Pod]:
         """The pods bound to this node that have not ended."""

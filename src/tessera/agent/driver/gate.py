@@ -78,6 +78,9 @@ class ReadyConditionWriter:
         environment: the API server and the clock.
         node: the Node object as last seen.
         events: records the changes.
+
+    Attributes:
+        desired_condition: the desired condition; ``None`` before it was set.
     """
 
     def __init__(self, environment: AgentEnvironment, node: NodeSource, events: EventRecorder) -> None:
@@ -89,14 +92,9 @@ class ReadyConditionWriter:
         self._clock = environment.clock
         self._backoff = Backoff(environment.rng)
         #: The desired condition; ``None`` before it was set.
-        self._desired: NodeCondition | None = None
+        self.desired_condition: NodeCondition | None = None
         #: The last write: UID of the Node, condition, monotonic seconds.
         self._written: tuple[str, NodeCondition, float] | None = None
-
-    @property
-    def desired_condition(self) -> NodeCondition | None:
-        """The desired condition; ``None`` before it was set."""
-        return self._desired
 
     def note_node_change(self) -> None:
         """Takes in a change of the Node."""
@@ -113,7 +111,7 @@ class ReadyConditionWriter:
         """
         node = self._node.node()
         shown = _current(node) if node is not None else None
-        if self._desired is not None or shown is None or shown.status != "True":
+        if self.desired_condition is not None or shown is None or shown.status != "True":
             self._set(_PUBLISHING)
 
     def set_advertised(self) -> None:
@@ -122,11 +120,11 @@ class ReadyConditionWriter:
 
     def stop(self) -> None:
         """Writes nothing until the condition is set again: Tessera leaves the node."""
-        self._desired = None
+        self.desired_condition = None
 
     def _set(self, desired: NodeCondition) -> None:
-        if desired != self._desired:
-            self._desired = desired
+        if desired != self.desired_condition:
+            self.desired_condition = desired
             _log.info("%s: %s", desired.reason, desired.message)
             self._changes.notify()
 
@@ -134,7 +132,7 @@ class ReadyConditionWriter:
         """Writes until cancelled."""
         while True:
             state = self._state()
-            node, desired = self._node.node(), self._desired
+            node, desired = self._node.node(), self.desired_condition
             pause = None
             if node is not None and desired is not None:
                 pause = self._seconds_until_write(node, desired)
@@ -146,7 +144,7 @@ class ReadyConditionWriter:
         """What decides about a write: the Node, the condition that it shows, and the desired one."""
         node = self._node.node()
         shown = None if node is None else (node.metadata.uid, _current(node))
-        return shown, self._desired
+        return shown, self.desired_condition
 
     def _seconds_until_write(self, node: Node, desired: NodeCondition) -> float | None:
         """Seconds until the next write: 0 for now, ``None`` for none before a change."""

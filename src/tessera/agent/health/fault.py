@@ -288,31 +288,25 @@ class FaultTable:
         hysteresis: the numbers that decide when a fault begins and ends.
         faults: the faults that an earlier process of the same boot found.
         repairs: what is done about faults.
+
+    Attributes:
+        hysteresis: the numbers that decide when a fault ends.
+        repairs: what is done about faults.
     """
 
     def __init__(self, hysteresis: Hysteresis, faults: Iterable[Fault], repairs: Repairs) -> None:
-        self._hysteresis = hysteresis
+        self.hysteresis = hysteresis
         #: The faults that are not over, at most one for each scope and source.
         self._faults = {(fault.scope, fault.source): fault for fault in faults}
-        self._repairs = repairs
+        self.repairs = repairs
         #: The faults that the breaker spares, whether or not they are there now.
         self._spared: frozenset[CardRule] = frozenset()
         #: Failed probes in a row, by card; a card whose last probe succeeded has no entry.
         self._failures: dict[str, int] = {}
 
-    @property
-    def repairs(self) -> Repairs:
-        """What is done about faults."""
-        return self._repairs
-
-    @property
-    def hysteresis(self) -> Hysteresis:
-        """The numbers that decide when a fault ends."""
-        return self._hysteresis
-
     def repairs_of(self, gpu: str) -> Repairs:
         """What is done about the faults of a card: nothing while a person has cordoned it."""
-        return _HANDS_OFF if (DeviceScope(gpu), CORDON) in self._faults else self._repairs
+        return _HANDS_OFF if (DeviceScope(gpu), CORDON) in self._faults else self.repairs
 
     def faults(self) -> tuple[Fault, ...]:
         """Every fault that is not over, sorted."""

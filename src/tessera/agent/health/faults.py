@@ -97,6 +97,9 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
         past: the faults that earlier processes have seen end, also before the boot.
         known: the cards that earlier processes have listed; ``None`` if nobody knows, as with an earlier version.
         repairs: what is done about faults, until :class:`.fault.RepairsSet` says otherwise.
+
+    Attributes:
+        known: the cards that are, or were, on the node; ``None`` if none was listed yet and nobody knows.
     """
 
     def __init__(
@@ -111,18 +114,13 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
     ) -> None:
         super().__init__(hysteresis or Hysteresis(), faults, repairs or Repairs())
         #: The cards that were on the node before; ``None`` until the first list if nobody knows.
-        self._known = None if known is None else frozenset(known)
+        self.known = None if known is None else frozenset(known)
         self._policy = policy
         #: The node's cards, as last listed; events of other cards are ignored.
         self._gpus: frozenset[str] = frozenset()
         #: The error of each card that was listed with one.
         self._unreadable: Mapping[str, str] = {}
         self._history = FaultHistory(past)
-
-    @property
-    def known(self) -> frozenset[str] | None:
-        """The cards that are, or were, on the node; ``None`` if none was listed yet and nobody knows."""
-        return self._known
 
     @property
     def past(self) -> tuple[PastFault, ...]:
@@ -183,11 +181,11 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
                 self._add(DeviceScope(gpu), UNREADABLE, Reaction.WITHHOLD, text, now)
         self._gpus, self._unreadable = event.gpus, event.unreadable
         named = frozenset(gpu for gpu in event.gpus if not gpu.startswith(UNREAD))
-        tests_new = self._repairs.preflight is PreflightMode.ALL and self._known is not None
-        for gpu in named - (self._known or frozenset()) if tests_new else ():
+        tests_new = self.repairs.preflight is PreflightMode.ALL and self.known is not None
+        for gpu in named - (self.known or frozenset()) if tests_new else ():
             self._await_test(gpu, "new on this node, and not tested yet", now)
-        former = sorted((self._known or frozenset()) - named)[: max(0, NODE_CARDS - len(named))]
-        self._known = named.union(former)
+        former = sorted((self.known or frozenset()) - named)[: max(0, NODE_CARDS - len(named))]
+        self.known = named.union(former)
         # A card that had no name of its own has one now.
         gone = {key for key in self._faults if key[0].gpu.startswith(UNREAD) and key[0].gpu not in event.gpus}
         self._faults = {key: fault for key, fault in self._faults.items() if key not in gone}
@@ -222,7 +220,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
                 self._add(*key, Reaction.DEGRADE, text, now)
             elif fault is not None and not text and not fault.clean:
                 self._faults[key] = msgspec.structs.replace(fault, last=now, clean=1)
-            elif fault is not None and not text and now - fault.last >= self._hysteresis.quiet_time(fault.returns):
+            elif fault is not None and not text and now - fault.last >= self.hysteresis.quiet_time(fault.returns):
                 self._end(key, now)
 
     def _take_unheard(self, errors: Mapping[str, str], now: float) -> None:
@@ -263,7 +261,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
             self._restart_clean_count(probe.gpu)
             if probe.gpu in self._unreadable:
                 return  # it is listed with its error already
-            if self._failures[probe.gpu] >= self._hysteresis.failed_probes:
+            if self._failures[probe.gpu] >= self.hysteresis.failed_probes:
                 known = self._faults.get((scope, PROBE))  # told by its first error, as a card that cannot be read
                 text = f"probes of the card fail: {probe.text}" if known is None else known.text
                 self._add(scope, PROBE, Reaction.WITHHOLD, text, now)
@@ -283,12 +281,12 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
                 continue
             if fault.source == UNREADABLE and fault.scope.gpu in self._unreadable:
                 continue
-            cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, self._hysteresis.clean_probes))
+            cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, self.hysteresis.clean_probes))
             unseen = fault.source == FAILED_POD_PREFLIGHT  # by the driver, which asks for nothing
             well = probe.recovery is RecoveryAction.NONE and not unseen
             cured = fault.reaction < Reaction.RESET or fault.reset or well
-            quiet = now - fault.last >= self._hysteresis.quiet_time(fault.returns)
-            if cured and quiet and cleaner.clean >= self._hysteresis.clean_probes:
+            quiet = now - fault.last >= self.hysteresis.quiet_time(fault.returns)
+            if cured and quiet and cleaner.clean >= self.hysteresis.clean_probes:
                 self._end(key, now)
             else:
                 self._faults[key] = cleaner
@@ -300,7 +298,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
         """
         fault = self._faults.pop(key)
         repaired = booted or fault.reaction >= Reaction.RESET
-        if self._repairs.preflight is not PreflightMode.NONE and repaired and self._is_fall(fault):
+        if self.repairs.preflight is not PreflightMode.NONE and repaired and self._is_fall(fault):
             self._await_test(fault.scope.gpu, f"repaired after {fault.source}, and not tested yet", now)
         self._history.note_end(
             PastFault(
@@ -332,7 +330,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
             self._faults[key] = msgspec.structs.replace(fault, text=text, last=now, count=fault.count + 1)
 
     def _take_repairs(self, repairs: Repairs) -> None:
-        self._repairs = repairs
+        self.repairs = repairs
         if not repairs.tests_cards:  # no card waits for a test that nobody makes
             self._faults = {key: fault for key, fault in self._faults.items() if fault.source != PREFLIGHT}
 
@@ -368,7 +366,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
         key = (scope, source)
         old = self._faults.get(key)
         if old is None:
-            returns = self._history.ends(scope, source, now, self._hysteresis.memory)
+            returns = self._history.ends(scope, source, now, self.hysteresis.memory)
             self._faults[key] = Fault(
                 scope=scope, source=source, reaction=reaction, text=text, since=now, last=now, returns=returns
             )

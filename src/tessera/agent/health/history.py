@@ -71,30 +71,28 @@ class FaultHistory:
 
     Args:
         past: as an earlier process kept them.
+
+    Attributes:
+        past: the faults that are over, in the order of their ends.
     """
 
     def __init__(self, past: Iterable[PastFault] = ()) -> None:
         #: In the order of their ends; at most :data:`CARD_PAST_FAULTS` of a card, none older than :data:`WINDOW`.
-        self._past = tuple(past)
-
-    @property
-    def past(self) -> tuple[PastFault, ...]:
-        """The faults that are over, in the order of their ends."""
-        return self._past
+        self.past = tuple(past)
 
     def note_end(self, fault: PastFault) -> None:
         """Takes in a fault that is over; forgets what is too old, and the first of more than are kept."""
-        recent = [each for each in (*self._past, fault) if fault.ended - each.ended <= WINDOW]
+        recent = [each for each in (*self.past, fault) if fault.ended - each.ended <= WINDOW]
         kept: dict[str, list[PastFault]] = {}
         for each in reversed(recent):
             of_card = kept.setdefault(each.scope.gpu, [])
             if len(of_card) < CARD_PAST_FAULTS and (of_card or len(kept) <= NODE_CARDS):
                 of_card.append(each)
-        self._past = tuple(sorted((one for card in kept.values() for one in card), key=lambda one: one.ended))
+        self.past = tuple(sorted((one for card in kept.values() for one in card), key=lambda one: one.ended))
 
     def ends(self, scope: DeviceScope, source: str, now: float, memory: float) -> int:
         """The number of times that a fault has ended, if the last end was at most ``memory`` seconds ago."""
-        last = next((one for one in reversed(self._past) if (one.scope, one.source) == (scope, source)), None)
+        last = next((one for one in reversed(self.past) if (one.scope, one.source) == (scope, source)), None)
         return 0 if last is None or now - last.ended > memory else last.ends
 
     def falls(self, gpu: str, present: Iterable[tuple[str, float]], now: float) -> tuple[Fall, ...]:
@@ -105,7 +103,7 @@ class FaultHistory:
             present: source and beginning of its faults that are not over and that count as falls.
             now: seconds of the caller's clock.
         """
-        past = [(one.since, one.ended, one.source) for one in self._past if one.scope.gpu == gpu and one.falls]
+        past = [(one.since, one.ended, one.source) for one in self.past if one.scope.gpu == gpu and one.falls]
         spans = sorted([*past, *((since, now, source) for source, since in present)])
         found: list[tuple[float, float, set[str]]] = []
         for since, ended, source in spans:

@@ -111,21 +111,19 @@ class InventoryReader:
     Args:
         hardware: the node's GPUs.
         changes: notified when a reading differs from the one before.
+
+    Attributes:
+        inventory: the last reading; no GPUs before the first :meth:`refresh`.
     """
 
     def __init__(self, hardware: AsyncNvml, changes: ChangeNotifier) -> None:
         self._hardware = hardware
         self._changes = changes
-        self._inventory = GpuInventory()
+        self.inventory = GpuInventory()
         #: Called with every reading.
         self._listeners: list[Callable[[GpuInventory], None]] = []
         #: Tables of the GPUs in MIG mode that :meth:`read_card` has read; a table changes with the driver only.
         self._geometries: dict[GpuUuid, Geometry] = {}
-
-    @property
-    def inventory(self) -> GpuInventory:
-        """The last reading; no GPUs before the first :meth:`refresh`."""
-        return self._inventory
 
     def add_listener(self, listener: Callable[[GpuInventory], None]) -> None:
         """Calls ``listener`` with every reading from now on, before others are woken."""
@@ -137,15 +135,15 @@ class InventoryReader:
         Raises:
             NvmlError: the cards cannot be listed; the last reading is kept.
         """
-        found = _keep_mig_devices(await read_gpu_inventory(self._hardware), self._inventory)
-        changed = found != self._inventory
+        found = _keep_mig_devices(await read_gpu_inventory(self._hardware), self.inventory)
+        changed = found != self.inventory
         if changed:
-            self._inventory = found
+            self.inventory = found
         for listener in self._listeners:
-            listener(self._inventory)
+            listener(self.inventory)
         if changed:
             self._changes.notify(Fact.CARDS)
-        return self._inventory
+        return self.inventory
 
     async def read_card(self, uuid: GpuUuid) -> CardReading:
         """Reads one GPU now. The kept reading stays as it is until :meth:`refresh`.

@@ -292,6 +292,9 @@ class LayoutReconciler:
         executor: reads and changes cards.
         users: lists the users of each device.
         reboots: requests reboots; ``None`` if the node is never rebooted for a card.
+
+    Attributes:
+        status: the status of the layout.
     """
 
     def __init__(
@@ -324,16 +327,11 @@ class LayoutReconciler:
         #: True if the desired layout was in force on all cards when the process before this one saw them last.
         self._was_in_force = False
         #: The status that :attr:`status` returns; before the first goals, of the layout in the journal.
-        self._status = LayoutStatus(layout=executor.journal.record.layout)
+        self.status = LayoutStatus(layout=executor.journal.record.layout)
 
     def fenced_devices(self) -> frozenset[str]:
         """UUIDs of cards and MIG devices that must not be allocated now."""
         return frozenset().union(*(card.fence for card in self._cards.values()))
-
-    @property
-    def status(self) -> LayoutStatus:
-        """The status of the layout."""
-        return self._status
 
     async def run(self) -> None:
         """Runs until cancelled. Sets the desired owner of every card before any part may act on it."""
@@ -428,8 +426,8 @@ class LayoutReconciler:
 
     def _update_status(self) -> None:
         status = self._make_status()
-        if status != self._status:
-            self._status = status
+        if status != self.status:
+            self.status = status
             _log.info("layout %s: %s, %s", status.layout or "(none)", status.state.value, status.message)
             self._changes.notify(Fact.LAYOUT)
 
@@ -440,7 +438,7 @@ class LayoutReconciler:
             name = self._inputs[0].name if self._inputs is not None else ""
             return LayoutStatus(layout=name, state=LayoutState.FAILED, reason="StateUnwritable", message=text)
         if resolved is None:
-            return self._status
+            return self.status
         if isinstance(resolved, RejectedLayout):
             return LayoutStatus(
                 layout=resolved.layout, state=LayoutState.FAILED, reason=resolved.reason, message=resolved.text

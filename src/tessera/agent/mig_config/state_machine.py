@@ -178,6 +178,10 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         may_evict: true if pods that hold devices which the layout removes are evicted.
         may_reboot: true if the node may be rebooted for a card that cannot be reset.
         reached: the goal that the card had reached when an earlier process saw it last; ``None`` if not known.
+
+    Attributes:
+        managed_places: places of instances that a layout made or kept. Save them before every call and when no call is
+            due.
     """
 
     def __init__(
@@ -196,7 +200,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         self._may_reboot = may_reboot
         #: Places of instances that a layout made or kept. Each is in the last reading, or its instance is about to be
         #: created.
-        self._managed = frozenset(managed)
+        self.managed_places = frozenset(managed)
         #: The goal from the layout; retries count for this goal only.
         self._goal: CardGoal | None = None
         #: The goal that the last good reading showed as reached; ``None`` if it showed another state.
@@ -219,11 +223,6 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         self._last_success: Call | None = None
         #: Decisions in a row that found only processes, no pod, in the way; the delay grows with it.
         self._waits_for_processes = 0
-
-    @property
-    def managed_places(self) -> frozenset[InstancePlace]:
-        """Places of instances that a layout made or kept. Save them before every call and when no call is due."""
-        return self._managed
 
     def react(self, events: Iterable[CardEvent], now: float) -> CardInstruction:
         """Takes events in and returns the one next instruction.
@@ -310,8 +309,8 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
 
     def _next_for(self, card: CardRead, goal: CardGoal, now: float) -> CardInstruction:
         usage = CardUsage(self.uuid, self._listed_users(), card.processes)
-        self._managed &= frozenset(map(place_of, card.instances))
-        diff = diff_card(goal, card, usage, self._managed, needs_reset=self._needs_reset)
+        self.managed_places &= frozenset(map(place_of, card.instances))
+        diff = diff_card(goal, card, usage, self.managed_places, needs_reset=self._needs_reset)
         if isinstance(diff, DiffImpossible):
             return self._remove_fence_first(
                 Wait(now + REFUSED_DELAYS.most, diff.reason, f"{self.name}: {diff.text}", failed=True)
@@ -340,7 +339,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
                 self._record_failure(CallFailed(call, CallFailure.REFUSED, text, now))
             if isinstance(call, ReleaseCard) or self._retries.is_due(call_key(call), now):
                 if isinstance(call, CreateGi):
-                    self._managed |= {call.place}
+                    self.managed_places |= {call.place}
                 return call
         if fence != self._fence:
             return SetFence(fence)
@@ -407,7 +406,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
     def _learn(self, diff: CardDiff, card: CardRead, goal: CardGoal) -> None:
         """Once the users are known: kept instances become managed, and finished places lose their retries."""
         if goal.owner is CardOwner.STATIC:
-            self._managed |= frozenset(map(place_of, diff.keep))
+            self.managed_places |= frozenset(map(place_of, diff.keep))
         for_mode = isinstance(diff.final_call, SetMigMode | Reset)
         present = frozenset(map(place_of, card.instances))
         for key in self._retries.failed_keys():

@@ -180,6 +180,9 @@ class Exporter:
         memory_usage: the memory of shared cards by pod, of the last sample.
         services: the load of pods, as it was read last.
         topology: reads how the cards are joined.
+
+    Attributes:
+        text: the series of the last sample; empty before the first one.
     """
 
     def __init__(
@@ -214,12 +217,7 @@ class Exporter:
         self._services = services
         #: Monotonic time of the last sample.
         self._taken = 0.0
-        self._text = b""
-
-    @property
-    def text(self) -> bytes:
-        """The series of the last sample; empty before the first one."""
-        return self._text
+        self.text = b""
 
     @property
     def holders(self) -> set[str]:
@@ -278,7 +276,7 @@ class Exporter:
                 sample, self._options, unix_time=now, judged=judged, health=cards, states=self._states
             )
             self._report = msgspec.structs.replace(report, topology=await self._topology())
-            self._text = render(sample, self._options, unix_time=now, xids=self._xids, judged=judged, health=cards)
+            self.text = render(sample, self._options, unix_time=now, xids=self._xids, judged=judged, health=cards)
             await self._changes.wait(count, PERIOD - SHORTEST)
             await self._clock.sleep(SHORTEST)
 

@@ -73,6 +73,10 @@ class DaemonSupervisor:
         cards: sets compute modes.
         record: the record that survives a restart of the agent.
         wake: shared by all supervisors of a node; notified when a plan or a card's owner changed.
+
+    Attributes:
+        problem: the difference from the plan, for people; empty if there is none.
+        served_cards: UUIDs of the cards whose shares can be used now.
     """
 
     def __init__(
@@ -96,23 +100,13 @@ class DaemonSupervisor:
         #: The desired daemon; ``None`` if it must end.
         self._plan: ServicePlan | None = None
         #: Cards whose shares can be used now; a part of the cards of the running daemon.
-        self._served: frozenset[str] = frozenset()
+        self.served_cards: frozenset[str] = frozenset()
         #: The difference from the plan, for people; empty if there is none.
-        self._problem = "the MPS daemon is being started"
+        self.problem = "the MPS daemon is being started"
         #: Why a card could not be released at the last attempt; empty if every card was.
         self._refusal = ""
         #: Time from which the daemon has served a card, monotonic seconds; ``None`` while it serves none.
         self._up_since: float | None = None
-
-    @property
-    def served_cards(self) -> frozenset[str]:
-        """UUIDs of the cards whose shares can be used now."""
-        return self._served
-
-    @property
-    def problem(self) -> str:
-        """The difference from the plan, for people; empty if there is none."""
-        return self._problem
 
     def set_plan(self, plan: ServicePlan | None) -> None:
         """Sets the plan of the daemon; ``None`` to end it."""
@@ -279,10 +273,10 @@ class DaemonSupervisor:
         await self._wake.wait_differs(lambda: self._plan, self._plan, pause)
 
     def _publish(self, served: frozenset[str], why: str) -> None:
-        if bool(served) != bool(self._served):
+        if bool(served) != bool(self.served_cards):
             self._up_since = self._clock.monotonic() if served else None
-        if (served, why) != (self._served, self._problem):
-            self._served, self._problem = served, why
+        if (served, why) != (self.served_cards, self.problem):
+            self.served_cards, self.problem = served, why
             self._changes.notify(Fact.MPS)
 
 

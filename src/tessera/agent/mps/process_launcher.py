@@ -140,6 +140,9 @@ class DaemonProcess:
         control: sends it a command.
         output: the file with its output.
         end_timeout: seconds that it may take to end after each of quit, SIGTERM and SIGKILL.
+
+    Attributes:
+        id: identifies the daemon.
     """
 
     def __init__(
@@ -152,15 +155,10 @@ class DaemonProcess:
         end_timeout: float = END_TIMEOUT,
     ) -> None:
         self._process = process
-        self._mark = mark
+        self.id = mark
         self._control = control
         self._output = output
         self._end_timeout = end_timeout
-
-    @property
-    def id(self) -> DaemonId:
-        """Identifies the daemon."""
-        return self._mark
 
     @property
     def pid(self) -> int:

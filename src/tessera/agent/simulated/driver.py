@@ -51,6 +51,7 @@ class SimulatedDaemon:
         machine: the machine on which it runs.
 
     Attributes:
+        id: identifies the daemon.
         limits: the default memory limit by card.
         thread_percent: the default thread share.
         servers: its servers by PID.
@@ -65,21 +66,16 @@ class SimulatedDaemon:
         self.servers: dict[int, SimulatedServer] = {}
         self.commands: list[str] = []
         self.hung = False
-        self._mark = mark
+        self.id = mark
         self._clock = clock
         self._machine = machine
         self._pids = itertools.count(1000)
         self._how = "its container ended"
 
     @property
-    def id(self) -> DaemonId:
-        """Identifies the daemon."""
-        return self._mark
-
-    @property
     def alive(self) -> bool:
         """True if the daemon has not ended."""
-        return any(each.id == self._mark for each in self._machine.mps_daemons)
+        return any(each.id == self.id for each in self._machine.mps_daemons)
 
     async def wait_ended(self) -> str:
         """Returns once the daemon has ended."""
@@ -118,7 +114,7 @@ class SimulatedDaemon:
         self.servers.clear()
         self._how = how
         with self._machine.change() as machine:
-            machine.mps_daemons = [each for each in machine.mps_daemons if each.id != self._mark]
+            machine.mps_daemons = [each for each in machine.mps_daemons if each.id != self.id]
 
     def connect(self) -> int:
         """Connects a client, and starts a server if there is none; returns the client's PID."""
@@ -157,7 +153,7 @@ class SimulatedDaemon:
 
     def _containers(self) -> list[str]:
         """The containers that are clients; one server serves all of them."""
-        return [client for each in self._machine.mps_daemons if each.id == self._mark for client in each.clients]
+        return [client for each in self._machine.mps_daemons if each.id == self.id for client in each.clients]
 
     def _server(self, pid: str) -> SimulatedServer:
         if (server := self.servers.get(int(pid))) is None:
