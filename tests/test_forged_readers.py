@@ -21,7 +21,7 @@ from tessera.agent.slices.instaslice_status import instaslice_event, status_patc
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.node_facts import RECORD_ANNOTATION, read_node_facts
 from tessera.driver.nodes.pod_facts import read_node_pods
 from tessera.driver.planning.cluster_plan import plan_cluster

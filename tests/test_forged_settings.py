@@ -22,7 +22,7 @@ from tessera.agent.node_status.node_facts import sharing_condition
 from tessera.api.documents import load_document
 from tessera.api.mig_layouts import MigCard, resolve_targets
 from tessera.api.nodes.offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers
-from tessera.api.pods.requirements import KEYS, RequirementError, requirements_of
+from tessera.api.pod_annotations import KEYS, RequirementError, requirements_of
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import GpuDescription

@@ -11,7 +11,7 @@ import pytest
 from tessera.agent.base.settings import DesiredSharing
 from tessera.agent.mig_config.events import LayoutState, LayoutStatus
 from tessera.agent.node_status.node_facts import layout_condition, sharing_condition
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.cli.driver.status import node_drivers, status_lines
 from tessera.dashboard.node_documents import node_documents
 from tessera.doctor.card_checks import check_cards

@@ -10,7 +10,7 @@ from tests.support.libcuda import Libcuda
 from tessera.accept import cuda as cuda_module
 from tessera.accept.cuda import COUNT, CudaError, load_cuda
 from tessera.agent.base.node_files import MarkerFiles
-from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
+from tessera.api.nodes.node_marks import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
 from tessera.cli.base.validation_steps import ValidationFailed, validate
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

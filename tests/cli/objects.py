@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from tests.explain.test_pods import NOW, cards
 
-from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON, MEMORY
+from tessera.api.pod_annotations import CHOSEN, CHOSEN_REASON, MEMORY
 from tessera.clock import rfc3339
 
 Obj = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
-from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status

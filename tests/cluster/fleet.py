@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from tests.support.virtual_lab import COMMANDS, VirtualLab, manifest
 
-from tessera.api.nodes.driver_status import UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.node_facts import RECORD_ANNOTATION, UpgradeRecord, parse_upgrade_record

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, boot, node, precompiled
 from tests.support.booted_lab import BootedLabs
 
-from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverPhase, DriverStatus
+from tessera.api.nodes.node_marks import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverPhase, DriverStatus
 from tessera.driver.nodes.node_facts import REQUESTED_ANNOTATION
 from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP, read_failures

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED
+from tessera.api.nodes.node_marks import PAUSE_LABEL, PAUSED
 from tessera.kube.resources import NODES, PODS
 
 READY = "GpuNodeReady"

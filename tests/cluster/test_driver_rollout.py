@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.fleet import BAD, NEW, OLD, SECOND_KERNEL, Fleet, Scenario, boot, play
 from tests.support.booted_lab import BootedLabs
 
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL
+from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DRIVER_SET_LABEL
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.kube.resources import CONFIGMAPS, NODES
 

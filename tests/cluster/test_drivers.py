@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, VERSION, Drivers, builder, node, precompiled
 
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_marks import (
     DRIVER_SET_LABEL,
     PAUSE_LABEL,
     UPGRADE_STATE_LABEL,

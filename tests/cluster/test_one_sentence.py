@@ -10,7 +10,7 @@ from tests.support.virtual_lab import InLab, manifest
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_PROMISED_CONDITION
-from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION
+from tessera.api.pod_annotations import GANG_SIZE_ANNOTATION
 from tessera.api.queues import QUEUES
 from tessera.cli.queue import queue_lines
 from tessera.dashboard.card_documents import make_documents

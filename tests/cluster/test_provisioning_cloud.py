@@ -7,8 +7,7 @@ import pytest
 import yaml
 from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, Nodes, machine
 
-from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverStrategy
-from tessera.api.nodes.node_marks import PROVISIONED
+from tessera.api.nodes.node_marks import BUILD_TIMEOUT, PROVISIONED, DriverStrategy
 from tessera.doctor.manifests import deploy_folder
 from tessera.driver.resolution import Outcome
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES

@@ -16,7 +16,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, NODE_GROUPS_KEY, NODE_GROUPS_MAP, SLICE_CONDITION
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
-from tessera.api.pods.gangs import POD_GROUPS
+from tessera.api.pod_annotations import POD_GROUPS
 from tessera.api.queues import QUEUES
 from tessera.controller.defaults import RECORD
 from tessera.doctor.manifests import install_manifests

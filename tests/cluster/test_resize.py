@@ -10,7 +10,7 @@ from tests.support.mortal_process import MortalAgent, MortalController, die_at, 
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab, manifest
 
 from tessera.api.names import LENDS_ANNOTATION, QUOTA_RESOURCE
-from tessera.api.pods.requirements import CHOSEN, MEMORY
+from tessera.api.pod_annotations import CHOSEN, MEMORY
 from tessera.cli.base.explaining import explain_as_user
 from tessera.cli.resize import begin, end
 from tessera.errors import UserError

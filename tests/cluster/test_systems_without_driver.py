@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from tests.cluster.driverlab import K1, Drivers, builder, play, precompiled
 
-from tessera.api.nodes.driver_status import DriverPhase
+from tessera.api.nodes.node_marks import DriverPhase
 from tessera_lab.cluster.options import parse_nodes
 
 IMAGES = {name: msgspec.structs.replace(image, architectures=("amd64",)) for name, image in precompiled(K1).items()}

@@ -16,7 +16,7 @@ from tests.support.mortal_transport import KilledError, TransportUntilWrite
 from tests.support.virtual_lab import COMMANDS, InLab, VirtualLab
 
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, GPU_CONDITION, SLICE_CONDITION
-from tessera.api.nodes.driver_status import DRIVER_SET_LABEL
+from tessera.api.nodes.node_marks import DRIVER_SET_LABEL
 from tessera.cli.install.apply import withdraw_removals
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.cli.uninstall.results import Done, Left, Result, Unfinished

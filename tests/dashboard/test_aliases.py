@@ -7,9 +7,8 @@ import pytest
 
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
-from tessera.api.nodes.node_topology import JoinedCard, NodeTopology
 from tessera.api.nodes.silence import SilentNode
-from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage
+from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, JoinedCard, LeaseUsage, NodeTopology, NodeUsage
 from tessera.api.queues import Queue
 from tessera.controller.cluster.storage import NodeModels
 from tessera.dashboard.aliases import Aliases, Objects

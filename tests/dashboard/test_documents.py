@@ -12,9 +12,8 @@ from tests.provisioning.conftest import make_node, offering
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import ForeignSlice, Position, ProfilePlacements
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
-from tessera.api.nodes.node_topology import JoinedCard, NodeTopology
 from tessera.api.nodes.silence import SilentNode
-from tessera.api.nodes.usage import DeviceUsage, NodeUsage
+from tessera.api.nodes.usage import DeviceUsage, JoinedCard, NodeTopology, NodeUsage
 from tessera.dashboard.card_documents import make_documents, waiting_pod
 from tessera.dashboard.documents import (
     CardDocument,

@@ -3,7 +3,7 @@
 from tests.explain.test_node_startup import M, record
 from tests.provisioning.conftest import T0, driver, make_node
 
-from tessera.api.nodes.driver_status import UPGRADE_STATE_LABEL, DriverPhase, DriverStrategy
+from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL, DriverPhase, DriverStrategy
 from tessera.dashboard.documents import NodeDocument
 from tessera.dashboard.node_documents import node_documents
 from tessera.kube.resources import Node

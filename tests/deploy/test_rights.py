@@ -16,7 +16,7 @@ from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 import tessera
 from tessera.api import instaslice, queues
-from tessera.api.pods import gangs
+from tessera.api import pod_annotations as gangs
 from tessera.dra import claims, resource_slices
 from tessera.gpu_operator import assignment as driver_assignment
 from tessera.handover import local_models, workloads

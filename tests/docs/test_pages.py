@@ -12,7 +12,7 @@ from tessera.agent.base.runtime import MemoryUsage, Metrics
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SlicesCollector
 from tessera.agent.slices.state_machine import SliceStateMachine
-from tessera.api.nodes import driver_status
+from tessera.api.nodes import node_marks
 from tessera.api.nodes.node_marks import AGENT_CONDITIONS
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
@@ -122,14 +122,12 @@ def test_a_page_has_every_metric_label_and_annotation_of_drivers() -> None:
     names = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
     names |= {
         value
-        for module in (driver_policy, driver_status, node_facts)
+        for module in (driver_policy, node_marks, node_facts)
         for name, value in vars(module).items()
-        if _is_key(name)
+        if _is_key(name) and isinstance(value, str)
     }
     names |= {getattr(policy_status, name) for name in ("WITHOUT_EFFECT", "WITHOUT_DRIVER")}
-    names |= {
-        each.value for kind in (node_facts.UpgradeState, driver_status.DriverPhase) for each in kind if each.value
-    }
+    names |= {each.value for kind in (node_facts.UpgradeState, node_marks.DriverPhase) for each in kind if each.value}
     assert len(names) > 30
     unsaid = {name for name in names if f"`{name}" not in text} - {
         node_facts.ENABLED_ANNOTATION,
@@ -157,7 +155,7 @@ def test_a_page_has_every_metric_of_the_controller() -> None:
 
 def test_the_page_on_drivers_has_every_strategy() -> None:
     text = (ROOT / "docs" / "drivers.md").read_text(encoding="utf-8")
-    assert {each.value for each in driver_status.DriverStrategy if f"| `{each.value}` |" not in text} == set()
+    assert {each.value for each in node_marks.DriverStrategy if f"| `{each.value}` |" not in text} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.support.mortal_transport import TransportUntilWrite
 
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
+from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.coverage.next_kernels import CoverageMetrics

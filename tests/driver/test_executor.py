@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_marks import (
     DRIVER_ANNOTATION,
     DRIVER_CONDITION,
     DRIVER_SET_LABEL,

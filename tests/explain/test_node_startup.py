@@ -6,8 +6,7 @@ import msgspec
 from tests.explain.test_pods import OF_AGENTS
 from tests.provisioning.conftest import T0, condition, driver, make_node, offering
 
-from tessera.api.nodes.driver_status import DriverPhase, DriverStrategy
-from tessera.api.nodes.node_marks import PROVISIONED
+from tessera.api.nodes.node_marks import PROVISIONED, DriverPhase, DriverStrategy
 from tessera.explain.explanation import Explanation
 from tessera.explain.nodes import explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot

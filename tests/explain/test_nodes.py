@@ -8,8 +8,8 @@ import pytest
 from tests.explain.test_pods import OF_AGENTS
 
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.nodes.health import BOOT_STEP
+from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.nodes.silence import SilentNode
 from tessera.clock import rfc3339

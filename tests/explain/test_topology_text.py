@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.api.nodes.node_topology import NETWORK_CARDS, JoinedCard, NodeTopology
+from tessera.api.nodes.usage import NETWORK_CARDS, JoinedCard, NodeTopology
 from tessera.explain.topology_text import describe_joined, matrix_text
 
 

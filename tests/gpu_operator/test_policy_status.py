@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.problems import Notice, Problem
 from tessera.gpu_operator.assignment import DriverConflict
 from tessera.gpu_operator.policy_status import (

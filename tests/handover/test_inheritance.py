@@ -8,7 +8,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners
 from tessera.controller.objects.node_info import AgentState

@@ -9,7 +9,7 @@ from tests.support.forecast_cluster import ForecastCluster
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.cli.queue import Queues, lines_of
 from tessera.clock import rfc3339
 from tessera.controller.leadership.informers import unknown_owners

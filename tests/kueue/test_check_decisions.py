@@ -8,7 +8,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
-from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION
+from tessera.api.pod_annotations import GANG_SIZE_ANNOTATION
 from tessera.clock import rfc3339
 from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import NodeDeleted, NodeObserved

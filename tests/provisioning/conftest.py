@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.kube.resources import Node, Pod

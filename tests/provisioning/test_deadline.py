@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, WHOLE, condition, driver, make_node, offering
 
-from tessera.api.nodes.driver_status import DriverStrategy
-from tessera.api.nodes.node_marks import AGENT_STATUS_UNKNOWN, PROVISIONED
+from tessera.api.nodes.node_marks import AGENT_STATUS_UNKNOWN, PROVISIONED, DriverStrategy
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.startup_deadline import (

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import GPU_TAINT, T0, condition, driver, make_node
 
-from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverPhase, DriverStrategy
-from tessera.api.nodes.node_marks import PROVISIONED
+from tessera.api.nodes.node_marks import BUILD_TIMEOUT, PROVISIONED, DriverPhase, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
 from tessera.provisioning.replacement import has_no_driver_status, shared_cause

@@ -9,7 +9,7 @@ import pytest
 from tests.provisioning.conftest import T0, condition, driver, make_pod, offering, role_pod
 from tests.provisioning.tracked_cluster import TrackedCluster
 
-from tessera.api.nodes.driver_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP
+from tessera.api.nodes.node_marks import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP
 from tessera.clock import rfc3339
 from tessera.kube.resources import CAPI_MACHINES, Machine
 from tessera.provisioning.milestones import Milestone, Span, node_phases, span_seconds

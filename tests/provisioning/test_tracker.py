@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, condition, driver, make_pod, offering, role_pod
 from tests.provisioning.tracked_cluster import TrackedCluster
 
-from tessera.api.nodes.driver_status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverPhase, DriverStrategy
+from tessera.api.nodes.node_marks import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverPhase, DriverStrategy
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import (

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.pods.templates import JOB, KINDS
+from tessera.api.pod_templates import JOB, KINDS
 from tessera.cel.evaluator import compile_expression
 from tessera.webhook.base import (
     CLAIM_PATH,

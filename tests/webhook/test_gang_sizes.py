@@ -6,7 +6,7 @@ import pytest
 from tests.webhook.test_decision import cluster
 from tests.webhook.test_slice_admission import A100
 
-from tessera.api.pods.templates import JOB, KINDS
+from tessera.api.pod_templates import JOB, KINDS
 from tessera.webhook.base import PodRefused, Rule
 from tessera.webhook.decision import decide_admission
 from tessera.webhook.device_admission import decide_device_admission

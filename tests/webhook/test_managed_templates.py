@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.webhook.test_impossible_devices import EIGHT, FOUR, container, groups
 
-from tessera.api.pods.templates import JOB, KINDS, TemplateKind, find_kind
+from tessera.api.pod_templates import JOB, KINDS, TemplateKind, find_kind
 from tessera.limits import POD_TEMPLATES
 from tessera.webhook.base import MANAGED_TEMPLATE_PATH, TEMPLATE_PATH, PodRefused, Rule
 from tessera.webhook.capabilities import Capabilities

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.pods.slice_requests import ContainerSlices, pod_slices
+from tessera.api.slice_requests import ContainerSlices, pod_slices
 from tessera.mig.names import parse_profile_name
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.pod_json import apply_operations

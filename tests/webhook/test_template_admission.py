@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.webhook.test_decision import GATE, cluster, needing
 
 from tessera.api.names import QUOTA_RESOURCE
-from tessera.api.pods.templates import JOB, KINDS, TemplateKind, find_kind, find_templates
+from tessera.api.pod_templates import JOB, KINDS, TemplateKind, find_kind, find_templates
 from tessera.limits import POD_TEMPLATES
 from tessera.webhook.base import PodRefused
 from tessera.webhook.decision import decide_admission

@@ -8,7 +8,7 @@ from tests.webhook.test_gang_sizes import pod
 from tests.webhook.test_slice_admission import A100
 
 from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION
-from tessera.api.pods.templates import TemplateKind
+from tessera.api.pod_templates import TemplateKind
 from tessera.webhook.base import PodRefused, Rule
 from tessera.webhook.decision import decide_admission
 from tessera.webhook.device_admission import decide_device_admission

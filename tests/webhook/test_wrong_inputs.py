@@ -10,7 +10,7 @@ from tests.webhook.test_conditions import conditions_of
 from tests.webhook.test_impossible_devices import FOUR, SHARES
 from tests.webhook.test_impossible_requests import cards, node
 
-from tessera.api.pods.templates import WORKLOADS, TemplateKind
+from tessera.api.pod_templates import WORKLOADS, TemplateKind
 from tessera.webhook.base import REVIEW_PATH, WORKLOAD_PATH
 from tessera.webhook.capabilities import Capabilities, GpuNode
 from tessera.webhook.review import Reviewer

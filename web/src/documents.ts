@@ -139,7 +139,7 @@ export interface Card {
   silent?: boolean;
   /** True if the node takes no new pods: it is cordoned, or not ready. Nothing more fits then. */
   closed?: boolean;
-  /** Its free devices that kube-scheduler gives to no pod (tessera.api.nodes.scheduler_sums). */
+  /** Its free devices that kube-scheduler gives to no pod (tessera.api.nodes.card_faults). */
   blocked?: number;
 }
 

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tessera.api.pods.requirements import CHOSEN, KEYS
+from tessera.api.pod_annotations import CHOSEN, KEYS
 from tessera.clock import Clock
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec, is_our_class
 from tessera.dra.limits import CLAIM_ENTRIES

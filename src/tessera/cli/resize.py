@@ -195,7 +195,7 @@ def _check(pod: "Pod") -> str:
         UserError: the pod cannot borrow a slice.
     """
     from tessera.api.names import LENDS_ANNOTATION, MIG_RESOURCE_PREFIX
-    from tessera.api.pods.requirements import CHOSEN, MEMORY
+    from tessera.api.pod_annotations import CHOSEN, MEMORY
 
     meta, spec = pod.metadata, pod.spec
     key, chosen = f"pod {meta.namespace}/{meta.name}", meta.annotations.get(CHOSEN, "")
@@ -228,7 +228,7 @@ def make_lender(pod: dict[str, Any], memory: str, image: str) -> dict[str, Any]:
         image: what the lender runs.
     """
     from tessera.api.names import HOSTNAME_LABEL, LENDS_ANNOTATION
-    from tessera.api.pods.requirements import MEMORY
+    from tessera.api.pod_annotations import MEMORY
     from tessera.kube.trial_pod import CONFINED
     from tessera.kueue.names import QUEUE_LABEL
 
@@ -261,7 +261,7 @@ async def _try(client: "Client", pod: "Pod", body: dict[str, Any]) -> str:
         UserError: that is no slice on demand, or no bigger one.
     """
     from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
-    from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON
+    from tessera.api.pod_annotations import CHOSEN, CHOSEN_REASON
     from tessera.kube.quantity import parse_quantity
     from tessera.kube.resources import PODS
 

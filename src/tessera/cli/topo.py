@@ -12,7 +12,7 @@ from tessera.cli.base.grammar import Output, output_option, watch_option
 from tessera.cli.base.live_picture import read_or_watch
 
 if TYPE_CHECKING:
-    from tessera.api.nodes.node_topology import NodeTopology
+    from tessera.api.nodes.usage import NodeTopology
     from tessera.kube.client.client import Client
 
 _KINDS = {"node": "node", "nodes": "node", "no": "node", "pod": "pod", "pods": "pod", "po": "pod"}

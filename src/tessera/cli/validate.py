@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tessera.api.nodes.driver_status import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
+from tessera.api.nodes.node_marks import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
 from tessera.cli.base.console import say
 from tessera.cli.base.driver_thread import run_within
 from tessera.cli.base.grammar import Output, output_option

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tessera.api.nodes.driver_status import MARKER_FOLDER
+from tessera.api.nodes.node_marks import MARKER_FOLDER
 from tessera.cli.base.process import run_process
 
 #: A shell's exit code for a program that SIGTERM ended: kubelet stopped the container before the markers existed.

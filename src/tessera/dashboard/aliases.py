@@ -18,10 +18,9 @@ from tessera.api.instaslice import Instaslice, NodeResources, PodRef, Slice
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards, encode_cards
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.node_marks import is_agent
-from tessera.api.nodes.node_topology import NodeTopology
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.silence import SilentNode
-from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
+from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeTopology, NodeUsage
 from tessera.api.queues import ANY_NAMESPACE
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import QueuePage

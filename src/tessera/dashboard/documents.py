@@ -147,7 +147,7 @@ class CardDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         health: its state and evidence; None for a card that is well.
         silent: True if the node's agent does not answer: what is shown are Tessera's records.
         closed: True if the node takes no new pods: it is cordoned, or not ready. Nothing more fits then.
-        blocked: its free devices that kube-scheduler gives to no pod (:mod:`tessera.api.nodes.scheduler_sums`).
+        blocked: its free devices that kube-scheduler gives to no pod (:mod:`tessera.api.nodes.card_faults`).
     """
 
     node: NodeName

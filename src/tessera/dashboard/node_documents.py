@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from tessera.api.nodes.driver_status import UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
 from tessera.dashboard.documents import DriverDocument, NodeDocument, PhaseDocument, StartupDocument
 from tessera.driver.nodes.node_facts import read_node_facts
 from tessera.driver.nodes.node_status import read_status

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tessera.api.nodes.driver_status import DRIVER_CONDITION
-from tessera.api.nodes.node_marks import AGENT_CONDITIONS, is_marked_silent
+from tessera.api.nodes.card_faults import read_withheld_holds, unblocking_steps
+from tessera.api.nodes.node_marks import AGENT_CONDITIONS, DRIVER_CONDITION, is_marked_silent
 from tessera.api.nodes.preflights import decode_tests, describe_test
-from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
 from tessera.doctor.facts import Finding, Refusal, not_examined, ok, warning
 from tessera.kube.resources import Node
 from tessera.text import count_noun, one_line

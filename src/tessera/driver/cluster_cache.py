@@ -6,7 +6,7 @@ pod concerns drivers, or if the pod's node is being upgraded.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tessera.api.nodes.driver_status import TOOLKIT_APP
+from tessera.api.nodes.node_marks import TOOLKIT_APP
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
 from tessera.driver.nodes.node_facts import (
     DriverNodeFacts,

@@ -4,14 +4,14 @@ A pool's key holds the whole kernel string. A shortened one would make nodes of 
 second would never get a driver.
 
 A set never changes. Another image, strategy or setting is another set with another name, so a node changes its driver
-by changing its label :data:`~tessera.api.nodes.driver_status.DRIVER_SET_LABEL`, and goes back the same way.
+by changing its label :data:`~tessera.api.nodes.node_marks.DRIVER_SET_LABEL`, and goes back the same way.
 """
 
 import hashlib
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DriverStrategy, RejectedStrategy
+from tessera.api.nodes.node_marks import DriverStrategy, RejectedStrategy
 from tessera.gpu_operator.driver_policy import DriverPolicy, digest_parts
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
+from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.driver.manifests.configs import (
     CLUSTER_PROXY,
     NO_PROXY,

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DriverStatus
+from tessera.api.nodes.node_marks import DriverStatus
 from tessera.api.problems import FileRefused, Notice
 from tessera.driver.limits import DRIVER_MEMORY
 from tessera.driver.manifests.names import NAMESPACE

@@ -27,7 +27,7 @@ from tessera.api.names import (
     resource_of,
 )
 from tessera.api.nodes.node_marks import AGENT_LABEL
-from tessera.api.pods.resource_advice import advise
+from tessera.api.resource_advice import advise
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.planning.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer

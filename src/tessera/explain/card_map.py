@@ -13,8 +13,7 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice, recorded_slices, slots_of
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
-from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
-from tessera.api.nodes.node_marks import LAYOUT
+from tessera.api.nodes.node_marks import ADVERTISED_CONDITION, LAYOUT
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode
 from tessera.kube.resources import Node
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from tessera.api.names import SLICE_CONDITION, NodeName, PodUid
 from tessera.api.nodes.node_marks import CARD_CONDITIONS
-from tessera.api.pods.resource_advice import advise
-from tessera.api.pods.size_limits import find_excess
+from tessera.api.resource_advice import advise
+from tessera.api.slice_requests import find_excess
 from tessera.controller.objects.pod_constraints import NO_RELATIONS, constraints_of, read_relations
 from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.objects.resource_amounts import Amounts, amount_text, describe_amount

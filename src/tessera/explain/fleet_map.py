@@ -12,10 +12,9 @@ import msgspec
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import SLICE_PROMISED_CONDITION
-from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards, read_withheld_holds
 from tessera.api.nodes.health import TAKEN, CardState
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
-from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.explain.card_map import SHARE, WHOLE_CARD, CardHolder, MappedCard, NodeCards, NodeResource, Tile, cards_of
@@ -142,7 +141,7 @@ def _without_blocked(
 ) -> tuple[tuple[MappedCard, ...], tuple[str, ...]]:
     """The cards without the room that kube-scheduler gives to no pod, the last cards first; and the sentences about it.
 
-    See :mod:`tessera.api.nodes.scheduler_sums`.
+    See :mod:`tessera.api.nodes.card_faults`.
     """
     holds = read_withheld_holds(node) if node is not None else {}
     names = _room_names(_offers(node)) if node is not None and holds else {}

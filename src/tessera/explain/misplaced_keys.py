@@ -7,7 +7,7 @@ it stands, and the one in which it counts.
 from collections.abc import Iterable, Iterator, Mapping
 
 from tessera.api.names import QUEUE_LABEL
-from tessera.api.pods.misplaced_keys import NAMESPACE_LABELS, NODE_LABELS
+from tessera.api.resource_advice import NAMESPACE_LABELS, NODE_LABELS
 from tessera.kube.resources import Namespace, Node, Pod, ResourceQuota
 from tessera.limits import FACT_SHOWN
 from tessera.text import one_line

@@ -14,10 +14,9 @@ import msgspec
 
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL
-from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.nodes.driver_status import WAITING_FOR_KUBELET
 from tessera.api.nodes.node_cards import COUNT_LABEL
-from tessera.api.nodes.node_marks import HEALTH, LAYOUT, MPS, SHARING
+from tessera.api.nodes.node_marks import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.nodes.node_marks import HEALTH, LAYOUT, MPS, SHARING, WAITING_FOR_KUBELET
 from tessera.clock import parse_rfc3339
 from tessera.explain.snapshot import event_time
 from tessera.kube.resources import Condition, CoreEvent, Node, Pod

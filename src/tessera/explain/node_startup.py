@@ -7,8 +7,7 @@ predict the remaining time.
 from collections.abc import Iterator, Mapping
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
-from tessera.api.nodes.node_marks import PROVISIONED
+from tessera.api.nodes.node_marks import PROVISIONED, DriverPhase, DriverStatus, DriverStrategy
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node

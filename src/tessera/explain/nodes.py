@@ -12,11 +12,22 @@ from typing import NamedTuple
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, gives_by_claims, is_on_demand
 from tessera.api.nodes.card_faults import read_node_faults
-from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverPhase, DriverStatus
 from tessera.api.nodes.health import BOOT_STEP, Evidence, describe_fault
 from tessera.api.nodes.node_cards import ACCELERATOR_LABELS, PRESENT_LABELS, brings_agent, keep_off_label
-from tessera.api.nodes.node_marks import AGENT_LABEL, HEALTH, LAYOUT, MPS, REMOVAL_ANNOTATION, SHARING, is_marked_silent
+from tessera.api.nodes.node_marks import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.nodes.node_marks import (
+    AGENT_LABEL,
+    DRIVER_ANNOTATION,
+    HEALTH,
+    LAYOUT,
+    MPS,
+    REMOVAL_ANNOTATION,
+    SHARING,
+    WAITING_FOR_KUBELET,
+    DriverPhase,
+    DriverStatus,
+    is_marked_silent,
+)
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.nodes.preflights import decode_tests, describe_test
 from tessera.api.nodes.silence import Silence

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.nodes.card_faults import read_withheld_holds, unblocking_steps
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
-from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
-from tessera.api.pods.resource_advice import DOMAIN, Offered
+from tessera.api.resource_advice import DOMAIN, Offered
 from tessera.controller.objects.resource_amounts import pod_amounts
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import count_or_zero
@@ -114,7 +114,7 @@ def offer_facts(view: ClusterView) -> Iterator[str]:
 def explain_blocked_devices(view: ClusterView, asked: Mapping[str, int]) -> tuple[list[str], list[str]]:
     """Facts about free devices that kube-scheduler gives to no pod, and the steps that help.
 
-    Steps are only for the nodes that would have enough for the request (:mod:`tessera.api.nodes.scheduler_sums`).
+    Steps are only for the nodes that would have enough for the request (:mod:`tessera.api.nodes.card_faults`).
 
     Args:
         view: the cluster as it was read, nodes and pods included.

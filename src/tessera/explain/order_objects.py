@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tessera.api.names import LAST_GATES, MODEL_LABEL
-from tessera.api.pods.gangs import POD_GROUP_LABEL, POD_GROUPS, read_pod_group
+from tessera.api.pod_annotations import POD_GROUP_LABEL, POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, Queue, read_queue
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden, NotFound

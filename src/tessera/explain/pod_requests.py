@@ -7,7 +7,7 @@ says only that nodes do not match. Where several alternatives of node affinity m
 from collections.abc import Iterable, Iterator
 
 from tessera.api.names import GATE
-from tessera.api.pods.resource_advice import find_correction
+from tessera.api.resource_advice import find_correction
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request

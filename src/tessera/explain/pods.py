@@ -13,9 +13,9 @@ import msgspec
 
 from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NO_HELP_REASON
-from tessera.api.pods.misplaced_keys import misplaced_on_pod
-from tessera.api.pods.requirements import CHOSEN, CHOSEN_REASON
-from tessera.api.pods.slice_requests import lends_to
+from tessera.api.pod_annotations import CHOSEN, CHOSEN_REASON
+from tessera.api.resource_advice import misplaced_on_pod
+from tessera.api.slice_requests import lends_to
 from tessera.controller.objects.pod_info import CLAIMS, FINISHED, PodInfo
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
-from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, kueue_group
+from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, kueue_group
 from tessera.clock import parse_rfc3339
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import CoreEvent, Pod

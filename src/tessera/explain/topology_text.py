@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-from tessera.api.nodes.node_topology import LEGEND, NVLINK, UNKNOWN, NodeTopology
+from tessera.api.nodes.usage import LEGEND, NVLINK, UNKNOWN, NodeTopology
 from tessera.text import count_noun, one_line
 
 K = TypeVar("K")

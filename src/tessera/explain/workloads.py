@@ -13,7 +13,7 @@ from tessera.api.names import (
     DEVICE_ACCESS_POLICY,
     QUOTA_RESOURCE,
 )
-from tessera.api.pods.resource_advice import DOMAIN
+from tessera.api.resource_advice import DOMAIN
 from tessera.explain.explanation import Explanation, ExplanationReport, merge_alike
 from tessera.explain.pods import explain_pod
 from tessera.explain.queue import explain_workload_in_queue

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy
 from tessera.api.problems import Notice, Problem
 from tessera.gpu_operator.assignment import DriverConflict
 from tessera.text import count_noun, list_names

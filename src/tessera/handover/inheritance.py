@@ -35,7 +35,7 @@ from itertools import islice
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.gangs import GangPlanner
 from tessera.controller.slicing.planning.planner import Planner

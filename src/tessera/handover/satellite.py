@@ -16,7 +16,7 @@ from enum import Enum
 from heapq import nsmallest
 
 from tessera.api.names import LENDS_ANNOTATION
-from tessera.api.pods.slice_requests import lends_to
+from tessera.api.slice_requests import lends_to
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.hand_over import HandOver

@@ -10,9 +10,9 @@ from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
+from tessera.api.nodes.card_faults import read_withheld_holds
 from tessera.api.nodes.health import TAKEN
 from tessera.api.nodes.node_marks import AGENT_LABEL
-from tessera.api.nodes.scheduler_sums import read_withheld_holds
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tessera.api.nodes.driver_status import DriverStrategy
+from tessera.api.nodes.node_marks import DriverStrategy
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound

@@ -21,15 +21,18 @@ from typing import Literal
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_LABEL, SYSTEM_NAMESPACE, gives_by_claims, is_on_demand
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_cards import DISCOVERY_SECONDS, keep_off_label
+from tessera.api.nodes.node_marks import (
     ADVERTISED_CONDITION,
+    AGENT_CONDITIONS,
     BUILD_TIMEOUT,
     DRIVER_ANNOTATION,
+    LAYOUT,
+    SHARING,
     DriverPhase,
     DriverStatus,
+    is_marked_silent,
 )
-from tessera.api.nodes.node_cards import DISCOVERY_SECONDS, keep_off_label
-from tessera.api.nodes.node_marks import AGENT_CONDITIONS, LAYOUT, SHARING, is_marked_silent
 from tessera.api.nodes.node_marks import PROVISIONED as PROVISIONED_CONDITION
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.clock import parse_rfc3339, rfc3339

@@ -13,18 +13,18 @@ from enum import Enum
 import msgspec
 
 from tessera.api.names import SIMULATED_RUNTIME, SYSTEM_NAMESPACE
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_cards import brings_agent
+from tessera.api.nodes.node_marks import (
     DRIVER_APP,
+    SHARING,
     TOOLKIT_APP,
     VALIDATION_APP,
     DriverPhase,
     DriverStatus,
     DriverStrategy,
 )
-from tessera.api.nodes.node_cards import brings_agent
-from tessera.api.nodes.node_marks import SHARING
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
-from tessera.api.pods.slice_requests import requests_gpus
+from tessera.api.slice_requests import requests_gpus
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Machine, Node, Pod, Resource
 from tessera.provisioning.history import RECORD_TEXT, decode_record

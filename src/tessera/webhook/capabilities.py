@@ -33,7 +33,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.node_cards import CardGeometries, DeviceCounts, UndecidedNodes, is_unread, read_device_counts
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.api.nodes.offers import NodeOffer, OfferKind, placement_offers
-from tessera.api.pods.resource_advice import Offered, is_gpu_like
+from tessera.api.resource_advice import Offered, is_gpu_like
 from tessera.kube.resources import Node
 from tessera.kube.resources.selectors import LabelIndex
 from tessera.mig.geometry import Geometry

@@ -27,7 +27,7 @@ from typing import Any
 
 from tessera.api.names import HOSTNAME_LABEL, WHOLE_CARDS, resource_of
 from tessera.api.nodes.node_cards import count_label
-from tessera.api.pods.requirements import (
+from tessera.api.pod_annotations import (
     CHOSEN,
     CHOSEN_REASON,
     SLICE,
@@ -35,7 +35,7 @@ from tessera.api.pods.requirements import (
     RequirementError,
     requirements_of,
 )
-from tessera.api.pods.size_limits import PodSize
+from tessera.api.slice_requests import PodSize
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling

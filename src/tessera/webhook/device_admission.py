@@ -37,7 +37,7 @@ import msgspec
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.api.nodes.node_cards import DeviceCounts
-from tessera.api.pods.templates import TemplateKind, find_templates, has_pods, runs_elsewhere
+from tessera.api.pod_templates import TemplateKind, find_templates, has_pods, runs_elsewhere
 from tessera.kube.quantity import count_or_zero
 from tessera.limits import POD_TEMPLATES
 from tessera.offers import Nodes

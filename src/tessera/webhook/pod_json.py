@@ -25,9 +25,9 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION
-from tessera.api.pods.gangs import GANG_SIZE_ANNOTATION, SIZE_OF_JOB, GangError, read_gang
-from tessera.api.pods.size_limits import PodSize
-from tessera.api.pods.templates import JOB, TemplateKind
+from tessera.api.pod_annotations import GANG_SIZE_ANNOTATION, SIZE_OF_JOB, GangError, read_gang
+from tessera.api.pod_templates import JOB, TemplateKind
+from tessera.api.slice_requests import PodSize
 from tessera.limits import GANG_SIZE
 from tessera.text import one_line
 from tessera.webhook.base import PodRefused, Rule

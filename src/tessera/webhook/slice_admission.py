@@ -41,8 +41,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import GATE, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, suggest_resource
-from tessera.api.pods.slice_requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
+from tessera.api.slice_requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.names import parse_profile_name
 from tessera.offers import Nodes

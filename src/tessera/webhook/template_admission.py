@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
-from tessera.api.pods.requirements import PREFIX
-from tessera.api.pods.templates import Path, TemplateKind, find_templates, is_queued
+from tessera.api.pod_annotations import PREFIX
+from tessera.api.pod_templates import Path, TemplateKind, find_templates, is_queued
 from tessera.limits import POD_TEMPLATES
 from tessera.webhook.base import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.capabilities import Capabilities

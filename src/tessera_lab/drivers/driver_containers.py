@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tessera.agent.base.node_files import MarkerFiles
-from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY
 from tessera.nvml.errors import InUse
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, KUEUE_GROUP_NAME
+from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, KUEUE_GROUP_NAME
 from tessera.kueue.names import (
     ADMISSION_GATE,
     CONFIG_NAMESPACE,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, kueue_group
+from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, kueue_group
 from tessera.kueue.names import QUEUE_LABEL
 from tessera_lab.kueue.webhooks import MANAGED, ROLE_HASH, role_hash, workload_name
 

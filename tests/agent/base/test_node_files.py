@@ -36,7 +36,7 @@ from tessera.agent.mps.state import DaemonId, DaemonRecord, MpsState
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.api.names import PodUid
-from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY
 from tessera.api.sharing.devices import SharingKind
 from tessera.memory_limits.monitor import Shares
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.agent.driver.conftest import VERSION
 from tests.support.searching import examples
 
-from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
+from tessera.api.nodes.node_marks import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
 from tessera.nvml.errors import InUse
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from tests.agent.conftest import NODE
 
 from tessera.agent.driver.gate import REPAIR_PAUSE
-from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.nodes.node_marks import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.node_marks import ADVERTISED_MANAGER, SHARING
 from tessera.kube.resources import NODES
 

@@ -12,7 +12,7 @@ from tests.agent.driver.conftest import VERSION
 
 from tessera.agent.base.settings import ValidationMode
 from tessera.agent.driver.gate import HOST_RECHECK
-from tessera.api.nodes.driver_status import CUDA_READY, DRIVER_READY, PAUSE_LABEL, PLUGIN_READY, TOOLKIT_READY
+from tessera.api.nodes.node_marks import CUDA_READY, DRIVER_READY, PAUSE_LABEL, PLUGIN_READY, TOOLKIT_READY
 from tessera.kube.resources import EVENTS, NODES
 from tessera.nvml.errors import UnknownNvmlError
 

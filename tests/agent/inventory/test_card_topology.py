@@ -17,7 +17,7 @@ from tessera.agent.inventory.card_topology import (
     topology_of,
 )
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory
-from tessera.api.nodes.node_topology import NodeTopology
+from tessera.api.nodes.usage import NodeTopology
 from tessera.clock import LoopClock
 from tessera.explain.topology_text import describe_joined, matrix_text
 from tessera.nvml.errors import NotSupported

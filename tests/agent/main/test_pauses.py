@@ -21,7 +21,7 @@ from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.driver.gate import FIRST_PAUSE
 from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE
 from tessera.agent.sharing.occupancy import RETRY
-from tessera.api.nodes.driver_status import DRIVER_READY
+from tessera.api.nodes.node_marks import DRIVER_READY
 from tessera.kube.backoff import LONGEST
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.searching import examples
 
-from tessera.api.pods.slice_requests import container_slices, pod_slices
+from tessera.api.slice_requests import container_slices, pod_slices
 from tessera.clock import rfc3339
 from tessera.kubelet.interfaces import PluginError
 

@@ -26,7 +26,7 @@ from tessera.agent.slices.events import (
 from tessera.agent.slices.other_givers import find_lent, is_lender, recall_loans
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import LENDS_ANNOTATION, PodUid
-from tessera.api.pods.requirements import MEMORY
+from tessera.api.pod_annotations import MEMORY
 from tessera.kube.resources import Pod, PodSpec, PodStatus
 
 GPU = "GPU-a"

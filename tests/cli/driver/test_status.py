@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_marks import (
     DRIVER_ANNOTATION,
     DriverPhase,
     DriverStatus,

@@ -33,7 +33,7 @@ from tests.cluster.storm.words import (
 )
 from tests.cluster.storm.world import Registries
 
-from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
+from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.api.problems import FileRefused
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of

@@ -25,7 +25,7 @@ from tests.cluster.storm.people import (
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.world import VERSIONS, branch
 
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_marks import (
     DRIVER_CONDITION,
     DRIVER_SET_LABEL,
     PAUSE_LABEL,

@@ -12,7 +12,7 @@ from tests.cluster.driverlab import COSTS
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.world import BOTH, BUILT, is_driver
 
-from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SET_ANNOTATION
 from tessera.driver.nodes.node_facts import CHANGING, RECORD_ANNOTATION
 from tessera.driver.resolution import Outcome

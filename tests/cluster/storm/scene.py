@@ -11,7 +11,7 @@ from tests.cluster.storm.always import Always
 from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
 
-from tessera.api.nodes.driver_status import UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.node_facts import parse_upgrade_state
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import NODES

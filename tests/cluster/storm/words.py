@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tessera.api.nodes.driver_status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import DRIVER_CONTAINER
 from tessera.driver.nodes.node_facts import CORDONED_ANNOTATION, RECORD_ANNOTATION, UpgradeState

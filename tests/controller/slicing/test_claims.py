@@ -13,7 +13,7 @@ from tests.support.device_claims import profile_class
 from tests.support.slicer_cluster import CheckedSlicer
 
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, HOSTNAME_LABEL, LAST_GATES, NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.claims.controller import published_devices
 from tessera.claims.controller.claims import Claims
 from tessera.clock import rfc3339

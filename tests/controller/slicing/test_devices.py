@@ -6,7 +6,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.controller.objects.node_info import NodeDevices
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo

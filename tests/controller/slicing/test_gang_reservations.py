@@ -6,7 +6,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.reservations.reserver import GANG_RESERVED_PODS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.pods.gangs import pod_group_key, read_gang
+from tessera.api.pod_annotations import pod_group_key, read_gang
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import PodGroupObserved, PodGroupsListed
 from tessera.reasons.reason import GangIncomplete

@@ -8,7 +8,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.clock import rfc3339
 from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.objects.pod_constraints import NodeConstraints

@@ -13,7 +13,7 @@ from tests.support.searching import examples
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 

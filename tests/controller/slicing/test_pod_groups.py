@@ -3,7 +3,7 @@
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.pods.gangs import Gang, pod_group_key
+from tessera.api.pod_annotations import Gang, pod_group_key
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import PodGroupObserved, PodGroupsListed
 from tessera.reasons.reason import GangIncomplete

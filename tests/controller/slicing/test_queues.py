@@ -11,7 +11,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import MIG_CONFIG_LABEL, QUEUE_LABEL, NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.api.queues import Queue, Share, read_queue
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_constraints import (

@@ -6,7 +6,7 @@ import pytest
 from tests.support.slicer_cluster import CheckedSlicer, SlicerCluster
 
 from tessera.api.names import NodeName
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.clock import rfc3339
 from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.slicing.state.events import DecisionDue, PodObserved, TimePassed, WritesDue

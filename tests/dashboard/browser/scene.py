@@ -14,8 +14,8 @@ from tests.provisioning.conftest import T0, driver, make_node, offering
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
-from tessera.api.nodes.driver_status import DriverPhase, DriverStrategy
 from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
+from tessera.api.nodes.node_marks import DriverPhase, DriverStrategy
 from tessera.api.nodes.silence import Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import rfc3339

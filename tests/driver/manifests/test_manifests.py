@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, DriverStrategy
+from tessera.api.nodes.node_marks import DRIVER_SET_LABEL, DriverStrategy
 from tessera.driver.driver_sets import DriverSet, PoolKey, make_set
 from tessera.driver.manifests.configs import DriverConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset

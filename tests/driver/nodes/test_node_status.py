@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DRIVER_APP, DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
+from tessera.api.nodes.node_marks import DRIVER_APP, DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
 from tessera.driver.manifests.names import APP_LABEL, SET_ANNOTATION, set_of
 from tessera.driver.nodes.node_facts import parse_upgrade_record
 from tessera.driver.nodes.node_status import (

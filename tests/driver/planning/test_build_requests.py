@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from tessera.api.nodes.driver_status import BUILD_TIMEOUT
+from tessera.api.nodes.node_marks import BUILD_TIMEOUT
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder, BuildSettings

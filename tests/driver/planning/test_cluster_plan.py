@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.searching import examples
 
-from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.nodes.node_facts import CHANGING, AgentsWord, DriverNodeFacts, UpgradeRecord, encode_upgrade_record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.nodes.driver_status import DriverStrategy
+from tessera.api.nodes.node_marks import DriverStrategy
 from tessera.driver.driver_sets import PoolKey, make_set
 from tessera.driver.image_tags import candidates
 from tessera.driver.nodes.node_facts import DriverNodeFacts

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy
 from tessera.driver.policies import PolicyObjects, select_policy
 
 NODES = {"a": {"pool": "one"}, "b": {"pool": "two"}}

@@ -22,7 +22,7 @@ from tests.driver.rollout.conftest import (
     wanted,
 )
 
-from tessera.api.nodes.driver_status import UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.node_facts import UpgradeState
 from tessera.driver.rollout.candidates import Failures, NodeFailure, SetFailures, unavailable_limit
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.driver.rollout.conftest import NEW, NOW, OLD, POLICY, wanted
 
-from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import SystemClock
 from tessera.driver.nodes.node_facts import RECORD_ANNOTATION
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP

@@ -7,7 +7,7 @@ import pytest
 from tests.support.forecast_cluster import BEGIN, ForecastCluster
 
 from tessera.api.names import GATE, NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo

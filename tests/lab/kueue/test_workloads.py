@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
+from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
 from tessera.kueue.names import QUEUE_LABEL
 from tessera_lab.kueue.webhooks import MANAGED
 from tessera_lab.kueue.workloads import find_jobs

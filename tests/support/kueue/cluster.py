@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.kueue.visibility import reader
 
-from tessera.api.pods.gangs import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
+from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound

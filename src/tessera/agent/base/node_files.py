@@ -13,7 +13,7 @@ A state file has a value that the agent cannot read anew after a restart:
   ones, which show how the damage began, and the newest.
 
 A marker file says by its existence that a part of the driver stack is ready; its content is for people. Folder and
-names are those of NVIDIA's operator (:mod:`tessera.api.nodes.driver_status`), so this agent and the operator's driver
+names are those of NVIDIA's operator (:mod:`tessera.api.nodes.node_marks`), so this agent and the operator's driver
 containers and validator understand each other. A missing folder has no markers, and nothing is written into it. The
 agent does not make it, so that a node whose driver belongs to the host stays as it is.
 """
@@ -31,7 +31,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tessera.agent.base.wake_ups import ChangeNotifier, Fact
-from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY
 from tessera.errors import UserError
 from tessera.kubelet.inotify import watch_folder
 

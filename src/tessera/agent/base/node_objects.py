@@ -28,8 +28,14 @@ from tessera.api.names import (
     PodUid,
 )
 from tessera.api.nodes.card_faults import SPARED_ANNOTATION, CardRule, decode_spared
-from tessera.api.nodes.driver_status import DRIVER_SET_LABEL, PAUSE_LABEL
-from tessera.api.nodes.node_marks import CARD_CONDITIONS, REMOVAL_ANNOTATION, Cordon, read_cordons
+from tessera.api.nodes.node_marks import (
+    CARD_CONDITIONS,
+    DRIVER_SET_LABEL,
+    PAUSE_LABEL,
+    REMOVAL_ANNOTATION,
+    Cordon,
+    read_cordons,
+)
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.clock import Clock
 from tessera.kube.client.client import Client

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.mig_layouts import LayoutEntry
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.api.nodes.driver_status import MARKER_FOLDER
+from tessera.api.nodes.node_marks import MARKER_FOLDER
 from tessera.api.sharing.profile import ClientShare, MigStrategy, SharingProfile
 from tessera.kubelet.interfaces import Mount
 from tessera.kubelet.sockets import PLUGIN_DIR

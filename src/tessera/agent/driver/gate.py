@@ -36,8 +36,9 @@ from tessera.agent.driver.hardware import (
     find_driver,
     is_still_usable,
 )
-from tessera.api.nodes.driver_status import ADVERTISED_CONDITION as CONDITION
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_marks import ADVERTISED_CONDITION as CONDITION
+from tessera.api.nodes.node_marks import (
+    ADVERTISED_MANAGER,
     CUDA_READY,
     DRIVER_CONTAINER_READY,
     DRIVER_READY,
@@ -47,8 +48,9 @@ from tessera.api.nodes.driver_status import (
     PLUGIN_READY,
     TOOLKIT_READY,
     WAITING_FOR_KUBELET,
+    RemovalRequest,
+    read_request,
 )
-from tessera.api.nodes.node_marks import ADVERTISED_MANAGER, RemovalRequest, read_request
 from tessera.clock import rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError

@@ -13,7 +13,7 @@ from itertools import combinations
 import msgspec
 
 from tessera.agent.inventory.gpu_inventory import GpuState
-from tessera.api.nodes.node_topology import NETWORK_CARDS, UNKNOWN, JoinedCard, NodeTopology
+from tessera.api.nodes.usage import NETWORK_CARDS, UNKNOWN, JoinedCard, NodeTopology
 from tessera.limits import NAMES, NODE_CARDS
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NvmlError

@@ -36,8 +36,15 @@ from tessera.agent.monitoring.lease_states import MEMORY, EnergyUse, JudgedLease
 from tessera.agent.monitoring.sample import CardOffer, DeviceSample, GpuSample, Lease, NodeSample, measure_lease
 from tessera.agent.monitoring.sampler import NodeSampler
 from tessera.api.nodes.health import CardHealth, Finding
-from tessera.api.nodes.node_topology import NodeTopology
-from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, LeaseUsage, NodeUsage, ServiceUsage
+from tessera.api.nodes.usage import (
+    CardUsage,
+    DeviceUsage,
+    EndedLease,
+    LeaseUsage,
+    NodeTopology,
+    NodeUsage,
+    ServiceUsage,
+)
 from tessera.nvml.interface import GpuEvent
 from tessera.nvml.measurements import THROTTLE_REASONS, Quantity
 

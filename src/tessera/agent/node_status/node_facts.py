@@ -30,9 +30,8 @@ from tessera.agent.node_status.labels import VgpuFacts, node_labels
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser
 from tessera.api.names import MIG_CONFIG_STATE_LABEL, MPS_HOST_LABEL, WHOLE_CARDS
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
-from tessera.api.nodes.driver_status import HOST_DRIVER_ANNOTATION
 from tessera.api.nodes.node_cards import LINKS_ANNOTATION, CardLinks, encode_links, make_links
-from tessera.api.nodes.node_marks import HEALTH, LAYOUT, MPS, SHARING
+from tessera.api.nodes.node_marks import HEALTH, HOST_DRIVER_ANNOTATION, LAYOUT, MPS, SHARING
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.nodes.preflights import PREFLIGHT_ANNOTATION, CardTest, encode_tests
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement

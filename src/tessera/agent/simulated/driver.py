@@ -16,7 +16,7 @@ from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.driver.hardware import DriverHome
 from tessera.agent.health.repairs import QUICK_SECONDS, failed
 from tessera.agent.mps.state import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
-from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY
+from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY
 from tessera.api.nodes.preflights import CardPreflight
 from tessera.clock import Clock
 from tessera.nvml.asynchronous import AsyncNvml

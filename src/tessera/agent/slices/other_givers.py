@@ -36,8 +36,8 @@ from tessera.agent.slices.events import DevicesBound
 from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import LENDS_ANNOTATION, MIG_RESOURCE_PREFIX, PodUid
-from tessera.api.pods.requirements import MEMORY
-from tessera.api.pods.slice_requests import lends_to
+from tessera.api.pod_annotations import MEMORY
+from tessera.api.slice_requests import lends_to
 from tessera.kube.resources import Container, Pod
 
 

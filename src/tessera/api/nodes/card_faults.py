@@ -5,20 +5,27 @@ pages, learns there what is wrong with a card.
 ``tessera.dev/spared-faults``, by the controller: the faults of this node that take no card away for now. The agent
 reads it from the watch of its own Node that it has anyway. See docs/decisions/health-breaker.md.
 
-The second keeps one rule from taking too many cards away. Both are bounded. A reader takes a value that cannot be read
-for none: then no fault is spared, which is the safe side.
+While pods hold withheld devices, good ones stay empty (:class:`WithheldHold`): kubelet takes a withheld device, one
+that is faulty, cordoned or about to change, from the Node's allocatable amount, and kube-scheduler still counts its pod
+as a user of the resource. The good device is free for that pod's successor: once the pod is deleted, its owner's next
+pod gets it. The agent says how many withheld devices pods hold; kubelet says how many are withheld, capacity less
+allocatable, a few seconds later. The smaller number is what kube-scheduler knows by now.
+
+The second annotation keeps one rule from taking too many cards away. Both are bounded. A reader takes a value that
+cannot be read for none: then no fault is spared, which is the safe side.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
 
 from tessera.api.nodes.health import TAKE_AWAY, UNREADABLE, Evidence, describe_xid
+from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Node
 from tessera.limits import NODE_CARDS, NODE_INDEXES, OFFERS, RESOURCE_ENTRIES
-from tessera.text import one_line
+from tessera.text import count_noun, one_line
 
 #: Most faults in a node's annotation tessera.dev/cards, and in tessera.dev/spared-faults. 64 cards with four kinds of
 #: errors each.
@@ -136,7 +143,7 @@ class NodeCards(msgspec.Struct, frozen=True, omit_defaults=True):
             does not count them.
         gpus: the cards by index, so that a person's ``NODE/INDEX`` can be resolved without the agent; empty if the
             agent's version is too old to write them.
-        held: by resource, the withheld devices that pods hold (:mod:`tessera.api.nodes.scheduler_sums`).
+        held: by resource, the withheld devices that pods hold (:class:`WithheldHold`).
     """
 
     count: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_CARDS))] = 0
@@ -229,3 +236,62 @@ def _decode(decoder: msgspec.json.Decoder[_T], text: str) -> _T | None:
         return decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return None
+
+
+class WithheldHold(msgspec.Struct, frozen=True, kw_only=True):
+    """Withheld devices of one resource that pods hold on a node.
+
+    Attributes:
+        node: the node's name.
+        resource: the extended resource.
+        left: the devices that kubelet still offers: the allocatable amount.
+        held: the withheld devices that pods hold.
+    """
+
+    node: str
+    resource: str
+    left: int
+    held: int
+
+    def count_free(self, used: int) -> int:
+        """The good devices that no pod holds, of those that pods use by kube-scheduler's count."""
+        return max(0, self.left - max(0, used - self.held))
+
+    def count_blocked(self, free: int) -> int:
+        """How many of these free devices kube-scheduler gives to no pod."""
+        return min(self.held, max(0, free))
+
+    def describe(self, free: int | None = None) -> str:
+        """The sentence about it; ``free`` is the number of good devices that no pod holds, None if not known."""
+        these = "this one" if self.held == 1 else f"these {self.held}"
+        against = f"kube-scheduler counts {these} against the {self.left} that are left"
+        holds = f"node {self.node}: pods hold {self.held} withheld {self.resource}"
+        if free is None:
+            return f"{holds}; {against}, and leaves up to {count_noun(self.held, 'free one')} empty"
+        blocked = self.count_blocked(free)
+        return f"{holds}; {against}, and leaves {blocked} of {count_noun(free, 'free one')} empty"
+
+
+def read_withheld_holds(node: Node) -> dict[str, WithheldHold]:
+    """The withheld devices that pods hold on a node, by resource; a resource without one is missing."""
+    held = decode_cards(node.metadata.annotations.get(CARDS_ANNOTATION, "")).held
+    found = {}
+    for resource, count in sorted(held.items()):
+        capacity, left = (
+            count_or_zero(each.get(resource, "0")) for each in (node.status.capacity, node.status.allocatable)
+        )
+        if known := min(count, capacity - left):
+            found[resource] = WithheldHold(node=node.metadata.name, resource=resource, left=left, held=known)
+    return {name: each for name, each in found.items() if each.held > 0}
+
+
+def unblocking_steps(node: Node) -> Iterator[str]:
+    """What a person does so that the free devices of a node are given out again."""
+    name = node.metadata.name
+    yield (
+        f"delete the pods on withheld cards of {name}, so that their owners start them on good ones; see them:"
+        f" tessera health {name}"
+    )
+    cordoned = sorted({fault.index for fault, error in read_node_faults(node) if error.asks == "uncordon"})
+    for index in (each for each in cordoned[:1] if each >= 0):
+        yield f"or give a cordoned card back: tessera uncordon {name}/{index}"

@@ -3,19 +3,40 @@
 :func:`describe_fault` is the one sentence about an error: conditions, Events, commands and the page all show it.
 
 Times are Unix times in seconds. Texts are for people; words that programs compare are listed with their field. A reader
-of another agent's page trusts nothing: :mod:`tessera.api.nodes.bounds` bounds numbers and texts,
+of another agent's page trusts nothing: types here bound numbers and texts,
 :mod:`tessera.access.agent_pages` the page, and who shows a text escapes it.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from tessera.api.nodes.bounds import Name, Value, Words
 from tessera.clock import rfc3339
+from tessera.limits import CARD_SLOTS, NAMES, NODE_INDEXES, SHARING_REPLICAS
 from tessera.nvml.errors import XIDS, Remedy
 from tessera.text import age
+
+#: Most units: a measured value or a time on the page `/usage` of an agent, in base units. A million times the memory of
+#: the largest card in bytes; sums of all cards stay finite.
+USAGE_VALUES = 10**18
+#: Most characters: a text for people on the page `/usage` of an agent. The longest of an agent has some hundred.
+USAGE_TEXT = 2_000
+
+#: A memory slot, or a number of them.
+Slots = Annotated[int, msgspec.Meta(ge=0, le=int(CARD_SLOTS))]
+#: A part of a card.
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
+#: A measured value, or a time.
+Value = Annotated[float, msgspec.Meta(ge=-int(USAGE_VALUES), le=int(USAGE_VALUES))]
+Index = Annotated[int, msgspec.Meta(ge=0, le=int(NODE_INDEXES))]
+Replicas = Annotated[int, msgspec.Meta(ge=1, le=int(SHARING_REPLICAS))]
+#: A name or an identifier.
+Name = Annotated[str, msgspec.Meta(max_length=int(NAMES))]
+#: A text for people.
+Words = Annotated[str, msgspec.Meta(max_length=int(USAGE_TEXT))]
+
 
 #: What an administrator does about a lost card and about one that needs a reboot: after it, and in all.
 REBOOTED_STEP = "if the error returns after the reboot, the card or its slot is broken"

@@ -20,9 +20,9 @@ import msgspec
 
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION
-from tessera.api.nodes.driver_status import ADVERTISED_CONDITION
 from tessera.api.nodes.node_cards import brings_agent, keep_off_label
 from tessera.api.nodes.node_marks import (
+    ADVERTISED_CONDITION,
     AGENT_CONDITIONS,
     AGENT_DAEMON_SET,
     REMOVAL_ANNOTATION,

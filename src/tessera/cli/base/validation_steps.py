@@ -12,7 +12,7 @@ from typing import Any
 
 from tessera.accept.cuda import COUNT, NO_DEVICE, Cuda, CudaError, add_vectors, load_cuda
 from tessera.agent.base.node_files import MarkerFiles
-from tessera.api.nodes.driver_status import CUDA_READY, TOOLKIT_READY
+from tessera.api.nodes.node_marks import CUDA_READY, TOOLKIT_READY
 from tessera.nvml.interface import GpuInfo, Nvml
 from tessera.nvml.real.real_nvml import RealNvml
 

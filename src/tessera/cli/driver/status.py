@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tessera.api.nodes.driver_status import DriverPhase, RejectedStrategy
+from tessera.api.nodes.node_marks import DriverPhase, RejectedStrategy
 from tessera.cli.base.connection import cluster_options, report_errors
 from tessera.cli.base.grammar import Output, node_names, output_option, watch_option
 from tessera.cli.base.live_picture import read_or_watch

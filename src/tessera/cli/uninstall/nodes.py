@@ -18,8 +18,9 @@ from typing import Any, Literal
 import msgspec
 
 from tessera.api.names import QUOTA_RESOURCE, SYSTEM_NAMESPACE
-from tessera.api.nodes.driver_status import AGENT_APP, DRIVER_SET_LABEL
 from tessera.api.nodes.node_marks import (
+    AGENT_APP,
+    DRIVER_SET_LABEL,
     REMOVAL_ANNOTATION,
     RemovalAnswer,
     RemovalRequest,

@@ -17,7 +17,7 @@ import msgspec
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
-from tessera.api.nodes.driver_status import DRIVER_APP
+from tessera.api.nodes.node_marks import DRIVER_APP
 from tessera.cli.install.apply import FIELD_MANAGER, driver_objects, get_object, list_objects
 from tessera.cli.install.manifests import CONFIG_ROLE
 from tessera.cli.install.ownership import has_applied, has_installed, is_made_class, withdraw_file

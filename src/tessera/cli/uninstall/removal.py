@@ -43,8 +43,7 @@ from tessera.api.names import (
     SLICE_CONDITION,
     SYSTEM_NAMESPACE,
 )
-from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP
-from tessera.api.nodes.node_marks import RemovalRequest
+from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, RemovalRequest
 from tessera.cli.install.adoption import STOPPED_KEY, restore_patch
 from tessera.cli.install.apply import get_object, list_objects
 from tessera.cli.install.manifests import AGENT, CONTROLLER, MPS_HOST, WEBHOOK

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tessera.api.names import PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.controller.objects.pod_info import PodInfo
 
 #: Most pods that are counted for one gang, those that succeeded included. About twice the largest size; pods beyond are

@@ -2,7 +2,7 @@
 
 A test of a pod's affinity is a few operations on bit masks (:mod:`tessera.kube.resources.selectors`), whatever the
 number of nodes. So the cost of a pod depends only on its spec, whose size is bounded
-(:mod:`tessera.api.pods.size_limits`). The index remembers the answer until a label that it depends on, a taint, or the
+(:mod:`tessera.api.slice_requests`). The index remembers the answer until a label that it depends on, a taint, or the
 set of nodes changes.
 
 A :class:`NodeImages` says, by the status of nodes, which have which images: a pod starts there without a pull.

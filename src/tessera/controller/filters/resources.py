@@ -17,7 +17,7 @@ from tessera.reasons.node_rules import NodeRule, RuleKind, shortage
 
 
 class Filter(Protocol):
-    """One rule. Its cost must not grow with the pod's spec, which :mod:`tessera.api.pods.size_limits` bounds.
+    """One rule. Its cost must not grow with the pod's spec, which :mod:`tessera.api.slice_requests` bounds.
 
     Attributes:
         freed_with_cards: True if the resource is freed together with slots of the cards. Such a filter is not asked

@@ -47,7 +47,7 @@ from tessera.api.nodes.node_marks import (
     mark_silent,
 )
 from tessera.api.nodes.silence import SilentNode, find_silence, has_traces
-from tessera.api.pods.slice_requests import requests_gpus
+from tessera.api.slice_requests import requests_gpus
 from tessera.clock import Clock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import LAST_GATES, OWN_DOMAIN, NodeName, PodUid
-from tessera.api.pods.gangs import POD_GROUPS, read_pod_group
+from tessera.api.pod_annotations import POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, read_queue
 from tessera.controller.cluster.storage import StorageObject
 from tessera.controller.objects.node_info import read_node

@@ -6,7 +6,7 @@ scheduler's events, because users know them. The rules on nodes are applied to o
 :mod:`tessera.controller.cluster.node_index` answers for all nodes at once, and remembers the answers.
 
 Rules about other pods, ports and claims are values: equal rules are equal values. A pod is read once, when it arrives.
-:mod:`tessera.api.pods.size_limits` refuses a pod that wants slices and has more rules than Tessera considers. A pod
+:mod:`tessera.api.slice_requests` refuses a pod that wants slices and has more rules than Tessera considers. A pod
 without slices matters only by rules that exclude other pods; if it has many terms, only the first ones count. The
 scheduler applies all rules that Tessera leaves out.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tessera.api.names import NodeName
-from tessera.api.pods.size_limits import selector_values
+from tessera.api.slice_requests import selector_values
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.kube.resources import (
     LabelSelector,

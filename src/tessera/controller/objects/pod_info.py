@@ -28,9 +28,8 @@ from tessera.api.names import (
     PodUid,
 )
 from tessera.api.nodes.node_marks import is_agent
-from tessera.api.pods.gangs import Gang, GangError, read_gang
-from tessera.api.pods.size_limits import find_excess
-from tessera.api.pods.slice_requests import SliceRequestError, pod_slices, slices_of
+from tessera.api.pod_annotations import Gang, GangError, read_gang
+from tessera.api.slice_requests import SliceRequestError, find_excess, pod_slices, slices_of
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_constraints import (
     ANYWHERE,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tessera.api.names import MODEL_LABEL
-from tessera.api.pods.size_limits import selector_values
+from tessera.api.slice_requests import selector_values
 from tessera.controller.objects.pod_constraints import (
     NAME_FIELD,
     Labels,

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DriverStrategy
+from tessera.api.nodes.node_marks import DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests.names import Json
 from tessera.gpu_operator.driver_policy import DriverPolicy

@@ -7,7 +7,7 @@ The update strategy is OnDelete: only a change of a node's label replaces its po
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, DriverStrategy
+from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, DriverStrategy
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests import host
 from tessera.driver.manifests.configs import NO_PROXY, Keys, Proxy, extras

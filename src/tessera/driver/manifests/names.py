@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
+from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.driver.driver_sets import DriverSet
 from tessera.kube.resources.meta import ObjectMeta
 

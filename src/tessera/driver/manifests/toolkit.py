@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
+from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.driver.manifests.driver import image_of
 from tessera.driver.manifests.host import HOST_ROOT, MARKERS, HostMount
 from tessera.driver.manifests.names import (

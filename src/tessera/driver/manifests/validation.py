@@ -8,7 +8,7 @@ the probe starts at once. The validation pod runs once on a node, after its driv
 import shlex
 from collections.abc import Mapping, Sequence
 
-from tessera.api.nodes.driver_status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, MARKER_FOLDER, VALIDATION_APP
+from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, MARKER_FOLDER, VALIDATION_APP
 from tessera.driver.manifests.host import MARKERS
 from tessera.driver.manifests.names import DRIVER_ACCOUNT, RUNTIME_CLASS, Json, app_labels, validation_name
 

@@ -24,7 +24,8 @@ from enum import Enum
 import msgspec
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_cards import DEPLOY_OPERANDS_LABEL, VM_WORKLOADS, WORKLOAD_LABEL, brings_agent, is_gpu_node
+from tessera.api.nodes.node_marks import (
     ADVERTISED_CONDITION,
     DRIVER_ANNOTATION,
     DRIVER_CONDITION,
@@ -33,9 +34,8 @@ from tessera.api.nodes.driver_status import (
     UPGRADE_SKIP_LABEL,
     UPGRADE_STATE_LABEL,
     WITHOUT_OPEN_DRIVER,
+    is_marked_silent,
 )
-from tessera.api.nodes.node_cards import DEPLOY_OPERANDS_LABEL, VM_WORKLOADS, WORKLOAD_LABEL, brings_agent, is_gpu_node
-from tessera.api.nodes.node_marks import is_marked_silent
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.image_tags import openshift_release
 from tessera.kube.resources import Condition, Node

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DRIVER_CONDITION, DriverPhase, DriverStatus, DriverStrategy
+from tessera.api.nodes.node_marks import DRIVER_CONDITION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.nodes.node_facts import CHANGING, DriverNodeFacts, UpgradeRecord

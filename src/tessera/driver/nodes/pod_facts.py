@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
+from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
 from tessera.clock import parse_time_or_zero
 from tessera.driver.manifests.names import (
     APP_LABEL,

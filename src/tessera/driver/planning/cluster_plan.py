@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DriverStatus
+from tessera.api.nodes.node_marks import DriverStatus
 from tessera.clock import parse_time_or_zero, rfc3339
 from tessera.driver.driver_sets import DriverChoice, DriverSet, PoolKey
 from tessera.driver.manifests.names import NAMESPACE

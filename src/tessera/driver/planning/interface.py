@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DriverStatus
+from tessera.api.nodes.node_marks import DriverStatus
 from tessera.driver.driver_sets import DriverSet, PoolKey
 from tessera.driver.manifests.toolkit import Runtime
 from tessera.driver.nodes.node_facts import DriverNodeFacts

@@ -18,7 +18,7 @@ gets that set at once, through the rollout, or later. Rules:
 
 import msgspec
 
-from tessera.api.nodes.driver_status import DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
+from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, DriverSet
 from tessera.driver.nodes.node_facts import CHANGING
 from tessera.driver.nodes.node_status import NodeState, can_validate, driver_fault, driver_progress

@@ -22,7 +22,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.nodes.driver_status import BUILD_TIMEOUT, DriverStrategy, RejectedStrategy
+from tessera.api.nodes.node_marks import BUILD_TIMEOUT, DriverStrategy, RejectedStrategy
 from tessera.clock import Clock
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import job_name

@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.nodes.driver_status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.nodes.node_marks import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.nodes.node_facts import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,

@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.nodes.driver_status import (
+from tessera.api.nodes.node_marks import (
     ADVERTISED_CONDITION,
     AGENT_APP,
     DRAIN_SKIP_LABEL,
@@ -19,8 +19,8 @@ from tessera.api.nodes.driver_status import (
     UPGRADE_STATE_LABEL,
     VALIDATION_APP,
     WAITING_FOR_KUBELET,
+    is_marked_silent,
 )
-from tessera.api.nodes.node_marks import is_marked_silent
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
 from tessera.driver.nodes.node_facts import (

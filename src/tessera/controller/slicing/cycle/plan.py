@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from tessera.api.names import NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.slicing.cycle.order import Heads
 from tessera.controller.slicing.gangs import GangPlanner, Turns, take_turns

@@ -24,7 +24,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from tessera.api.names import NodeName, PodUid
-from tessera.api.pods.gangs import Gang
+from tessera.api.pod_annotations import Gang
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.gangs import GangPlanner

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.pods.size_limits import find_excess
+from tessera.api.slice_requests import find_excess
 from tessera.kube.resources import PodSpec
 
 

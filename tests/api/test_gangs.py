@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tessera.api.pods.gangs import Gang, GangError, read_gang
+from tessera.api.pod_annotations import Gang, GangError, read_gang
 
 OWNER = ("train-job", "uid-1")
 

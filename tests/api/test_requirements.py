@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.pods.requirements import RequirementError, requirements_of
+from tessera.api.pod_annotations import RequirementError, requirements_of
 from tessera.limits import REQUIRED_MEMORY
 from tessera.offers import GIB, CapabilityBound, Requirements
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.pods.slice_requests import ContainerSlices, SliceRequestError, container_slices, pod_slices, slices_of
+from tessera.api.slice_requests import ContainerSlices, SliceRequestError, container_slices, pod_slices, slices_of
 from tessera.kube.resources import Container, EnvVar, Pod, PodSpec, ResourceRequirements
 
 

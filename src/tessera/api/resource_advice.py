@@ -1,4 +1,8 @@
-"""What to ask for instead of a resource that no node offers, by its name: misspelt, another slicer's, another vendor's.
+"""What a pod asks for in vain, and what to ask for instead: names that no node offers, keys that nobody reads.
+
+A name of a resource may be misspelt, another slicer's or another vendor's. A key may stand in a wrong section, or under
+Tessera's domain and be unknown: Kubernetes takes any label, annotation and selector, so nothing refuses it. Each
+sentence names the section in which it stands, and the one in which it counts.
 
 The webhook says it when the pod, or an object with a template of it, is created; ``tessera why`` says it later.
 
@@ -8,25 +12,52 @@ Run:ai (annotations ``gpu-memory`` in MiB, ``gpu-fraction``), nos (``nvidia.com/
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 import msgspec
 
 from tessera.api.names import (
+    DEVICE_ACCESS_LABEL,
+    FAULT_TOLERATION,
     GPU_RESOURCES,
+    KUEUE_QUEUE_LABEL,
+    LENDS_ANNOTATION,
+    MEMORY_ENFORCEMENT_ANNOTATION,
+    MEMORY_LIMIT_ANNOTATION,
     MIG_CONFIG_DYNAMIC,
     MIG_CONFIG_LABEL,
     MIG_RESOURCE_PREFIX,
+    MOVABLE_ANNOTATION,
+    OWN_DOMAIN,
+    PINNED_ANNOTATION,
+    PLACEMENT_LABEL,
+    POD_PREFLIGHT,
+    QUEUE_LABEL,
     SHARED_CARDS,
+    SYSTEM_NAMESPACE,
+    UPDATE_ANNOTATION,
+    USER_KEY,
     WHOLE_CARDS,
+    YIELDS_ANNOTATION,
     profile_of,
     resource_of,
     suggest_resource,
 )
-from tessera.api.pods.requirements import MEMORY
+from tessera.api.pod_annotations import (
+    CHOSEN,
+    CHOSEN_REASON,
+    GANG_LABEL,
+    GANG_SIZE_ANNOTATION,
+    KEYS,
+    MEMORY,
+    POD_GROUP_LABEL,
+    WHOLE_CARD,
+)
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
+from tessera.kube.resources import Pod
+from tessera.kube.resources.pods import DEFAULT_SCHEDULER
 from tessera.mig.names import parse_profile_name
 from tessera.text import list_names, one_line
 
@@ -239,3 +270,59 @@ def _request_another(offered: Offered) -> Iterator[str]:
     there = sorted(offered.fixed | offered.on_demand)
     if there:
         yield f"request what nodes have instead: {list_names(there)}"
+
+
+#: Where the keys count that Tessera and Kueue read of a pod, and those of other objects.
+_ANNOTATIONS = (
+    frozenset(KEYS)
+    | {GANG_SIZE_ANNOTATION, MOVABLE_ANNOTATION, UPDATE_ANNOTATION, YIELDS_ANNOTATION, FAULT_TOLERATION}
+    | {POD_PREFLIGHT, MEMORY_LIMIT_ANNOTATION, MEMORY_ENFORCEMENT_ANNOTATION}
+)
+_LABELS = frozenset({QUEUE_LABEL, GANG_LABEL, POD_GROUP_LABEL, KUEUE_QUEUE_LABEL})
+NODE_LABELS = frozenset({MIG_CONFIG_LABEL, PROFILE_LABEL})
+NAMESPACE_LABELS = frozenset({PLACEMENT_LABEL, DEVICE_ACCESS_LABEL})
+#: Further keys of Tessera that a pod may have: some are read in either section, others are written by Tessera.
+_OTHERS = frozenset({WHOLE_CARD, CHOSEN, CHOSEN_REASON, LENDS_ANNOTATION, PINNED_ANNOTATION, USER_KEY})
+#: Longest name of a key after its domain (Kubernetes, qualified names).
+_LONGEST = 63
+#: Annotations by which KAI and Run:ai share a card.
+_KAI = frozenset({"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"})
+
+
+def misplaced_on_pod(pod: Pod, is_node_label: Callable[[str], object]) -> Iterator[str]:
+    """The keys of a pod that have no effect where they stand; a selector by the name of a resource selects no node."""
+    meta, kai = pod.metadata, pod.spec.scheduler_name in {"", DEFAULT_SCHEDULER}
+    of_tessera = meta.namespace == SYSTEM_NAMESPACE
+    for section, keys in (("annotation", meta.annotations), ("label", meta.labels)):
+        for key in sorted(keys):
+            if right := _right_section(section, key, kai=kai) or ("" if of_tessera else _unknown(section, key)):
+                yield f"its {section} {key} has no effect: {right}"
+    for key in sorted(pod.spec.node_selector):
+        if (right := _right_section("nodeSelector", key, kai=kai)) and not is_node_label(key):
+            yield f"its nodeSelector {key} matches no node: {right}"
+
+
+def _right_section(section: str, key: str, *, kai: bool) -> str:
+    if key in _ANNOTATIONS and section != "annotation":
+        return "it is an annotation, in metadata.annotations of the pod or of the pod template"
+    if key in _LABELS and section != "label":
+        return "it is a label, in metadata.labels of the pod or of the pod template"
+    if key in NODE_LABELS and section != "nodeSelector":
+        return f"it is a label of nodes (kubectl label node NODE {key}=VALUE); a pod selects such nodes by nodeSelector"
+    if key in NAMESPACE_LABELS:
+        return f"it is a label of the namespace (kubectl label namespace NAMESPACE {key}=VALUE)"
+    if is_part(key) or (kai and section == "annotation" and key in _KAI):
+        return f"other systems share a card by it; here the annotation {MEMORY} asks for a part of a card"
+    if key in GPU_RESOURCES or key.startswith(MIG_RESOURCE_PREFIX):
+        return "it is a resource, in resources.limits of a container"
+    return ""
+
+
+def _unknown(section: str, key: str) -> str:
+    known = _ANNOTATIONS if section == "annotation" else _LABELS
+    if not key.startswith(OWN_DOMAIN) or key in known or key in _OTHERS:
+        return ""
+    names = sorted(each.removeprefix(OWN_DOMAIN) for each in known if each.startswith(OWN_DOMAIN))
+    close = get_close_matches(key.removeprefix(OWN_DOMAIN)[:_LONGEST], names, n=1, cutoff=0.6)
+    meant = f"; did you mean {OWN_DOMAIN}{close[0]}?" if close else ""
+    return f"Tessera reads no {section} of this name{meant}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.pods.gangs import read_pod_group
+from tessera.api.pod_annotations import read_pod_group
 
 
 @pytest.mark.parametrize(

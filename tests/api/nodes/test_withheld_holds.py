@@ -3,8 +3,13 @@
 import msgspec
 import pytest
 
-from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, encode_cards
-from tessera.api.nodes.scheduler_sums import read_withheld_holds, unblocking_steps
+from tessera.api.nodes.card_faults import (
+    CARDS_ANNOTATION,
+    CardFault,
+    encode_cards,
+    read_withheld_holds,
+    unblocking_steps,
+)
 from tessera.kube.resources import Node
 
 GPU = "nvidia.com/gpu"
