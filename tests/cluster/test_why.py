@@ -3,19 +3,25 @@
 import json
 from typing import Any
 
+import pytest
 from tests.support.device_claims import claim, exactly
+from tests.support.partly_down import PartlyDownTransport
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import DEVICE_ACCESS_LABEL
+from tessera.dashboard.view.cluster_map import make_map
 from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.asked_object import parse_query
-from tessera.explain.explanation import ExplanationReport
+from tessera.explain.explanation import ExplanationReport, report_lines
 from tessera.explain.query import explain
 from tessera.kube.client.client import Client
+from tessera.kube.client.errors import InternalError
 from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.kube.resources.meta import Resource
 from tessera.nvml.errors import UnknownNvmlError
+from tessera.observe.cluster_reading import read_cluster
+from tessera.observe.queue_reading import read_queue
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.cluster.cluster import ADMIN
@@ -294,5 +300,41 @@ def test_what_claims_depend_on_is_read_for_pods_with_claims_alone(in_lab: InLab)
         assert sorted(each.partition("?")[0] for each in asked) == kinds
         (found,) = (await why(lab, "claim/c", client)).answers
         assert found.case == "no-class"
+
+    in_lab(scenario)
+
+
+def test_what_the_api_server_does_not_answer_is_named_and_the_rest_is_explained(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await lab.create("runs", WHOLE)
+        await lab.running("runs")
+        await lab.create("waits", {"nvidia.com/mig-7g.40gb": 4})
+        await lab.until(lambda: lab.phase("waits") == "Pending", "it exists")
+        transport = PartlyDownTransport(lab.cluster.server, ADMIN)
+        client = Client(transport, field_manager="test", clock=lab.clock)
+        assert (await why(lab, "waits", client)).unread == ""
+        for kind in ("pods", "nodes", "instaslices", "leases", "events", "resourcequotas", "namespaces", "queues"):
+            transport.down = kind
+            for what in ("runs", "waits"):
+                found = await why(lab, what, client)
+                lines = list(report_lines(found))
+                assert found.unread.startswith(f"{kind} could not be read: ")
+                assert f"etcd: {kind}" in lines[-1]
+                assert not any(f"you may not list {kind}" in line for line in lines), "it may"
+                assert (found.answers[0].case == "runs") is (what == "runs")
+        transport.down = "pods"
+        assert (await why(lab, "node/node-1", client)).unread.startswith("pods could not be read")
+
+        transport.down = "nodes"
+        assert "nodes could not be read" in make_map(await read_cluster(client, partly=True)).note
+        transport.down = "pods"
+        cards = make_map(await read_cluster(client, partly=True))
+        assert [len(each.cards) for each in cards.nodes] == [4], "those on record"
+        assert "pods, the agents' pods could not be read" in cards.note
+        with pytest.raises(InternalError):
+            await read_cluster(client)
+        told = await read_queue(client)
+        assert isinstance(told, str)
+        assert told.startswith("the controller's pods could not be read: ")
 
     in_lab(scenario)

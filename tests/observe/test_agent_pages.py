@@ -6,14 +6,21 @@ from typing import Any
 import msgspec
 import pytest
 from tests.observe.conftest import AgentCluster, card, lease
+from tests.support.api_user import ManualClock
+from tests.support.partly_down import PartlyDownTransport
 
 from tessera.access.agent_pages import STALE
 from tessera.api.nodes.silence import Silence
 from tessera.api.nodes.usage import NodeUsage
-from tessera.kube.client.errors import Forbidden
+from tessera.cli.base.usage import notes_of
+from tessera.dashboard.view.cluster_map import make_map
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden, InternalError
 from tessera.limits import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
+from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.reading import read_usage
 from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Obj, UserInfo
+from tessera_lab.cluster.cluster import ADMIN
 
 GOOD = NodeUsage(node="n1", cards=(card(gpu_utilization=0.5),), leases=(lease("a"),))
 
@@ -159,3 +166,33 @@ async def test_without_the_right_to_the_proxy_the_reading_is_refused(cluster: Ag
     cluster.server.parts.authorizer = Except("pods", "proxy", None)
     with pytest.raises(Forbidden, match="pods/proxy"):
         await read_usage(cluster.client(UserInfo(name="jane")))
+
+
+@pytest.mark.parametrize("kind", ["nodes", "instaslices"])
+async def test_what_the_api_server_does_not_answer_is_named_and_the_cards_are_shown(
+    cluster: AgentCluster, kind: str
+) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n1", GOOD)
+    transport = PartlyDownTransport(cluster.server, ADMIN)
+    client = Client(transport, field_manager="test", clock=ManualClock())
+    assert (await read_usage(client, partly=True)).unread == ""
+    transport.down = kind
+    usage = await read_usage(client, partly=True)
+    assert [row.uuid for row in usage.cards] == ["GPU-1"]
+    assert usage.unread.startswith(f"{kind} could not be read: ")
+    (note,) = notes_of(usage)
+    assert note == f"note: {usage.unread}", "and not that the user lacks a right"
+    with pytest.raises(InternalError):
+        await read_usage(client)
+
+
+async def test_the_map_shows_what_the_pages_tell_while_records_cannot_be_read(cluster: AgentCluster) -> None:
+    await cluster.begin()
+    await cluster.add_agent("n1", GOOD)
+    transport = PartlyDownTransport(cluster.server, ADMIN)
+    transport.down = "instaslices"
+    client = Client(transport, field_manager="test", clock=ManualClock())
+    found = make_map(await read_cluster(client, partly=True))
+    assert [(each.node, len(each.cards)) for each in found.nodes] == [("n1", 1)]
+    assert found.note.startswith("instaslices could not be read: ")

@@ -148,12 +148,12 @@ async def _read(
     usage = await read_or_explain(client, () if node is None else (node,), namespace=home)
     pods = await selected_pods(client, selector, namespace, home)
     if namespace is None and pods is None:
-        return judge_fleet(usage.fleet, nodes_known=usage.nodes_known, blocked=usage.blocked)
+        return judge_fleet(usage.fleet, nodes_known=usage.nodes_known, blocked=usage.blocked, unread=usage.unread)
 
     def selects(pod_namespace: str, name: str) -> bool:
         return namespace in {None, pod_namespace} and (pods is None or (pod_namespace, name) in pods)
 
-    return judge_fleet(of_pods(usage.fleet, selects), nodes_known=usage.nodes_known)
+    return judge_fleet(of_pods(usage.fleet, selects), nodes_known=usage.nodes_known, unread=usage.unread)
 
 
 # Text ---------------------------------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ def _lines(health: "FleetHealth", node: str | None, *, of_pods: bool = False) ->
     if len(health.silent) > _CARDS:
         yield ""
         yield f"{len(health.silent) - _CARDS} more nodes do not answer; see -o json"
-    if not health.nodes_known:
+    if health.unread or not health.nodes_known:
         yield ""
-        yield from _wrap(NODES_UNKNOWN, "", "    ")
+        yield from _wrap(f"Not known: {health.unread}" if health.unread else NODES_UNKNOWN, "", "    ")
     if health.findings:
         yield ""
         yield "Pods that use their card badly:"

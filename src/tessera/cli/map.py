@@ -207,13 +207,13 @@ async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "Clus
     from tessera.observe.cluster_reading import read_cluster
 
     try:
-        reading = await read_cluster(client, nodes)
+        reading = await read_cluster(client, nodes, partly=True)
     except NotFound as error:
         raise _not_installed() from error
     except Forbidden:
         return (await read_as_tenant(client, MAPS, home)).map
     if reading.fleet is None:
-        with contextlib.suppress(ApiError):
+        with contextlib.suppress(ApiError, OSError):
             return (await read_view(client, MAPS, home)).map
     return make_map(reading)
 

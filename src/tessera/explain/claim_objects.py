@@ -17,7 +17,7 @@ from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.slice_writer import is_ours
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import Resource, key_of
 
@@ -33,7 +33,7 @@ class ClaimObjects:
         claims: the ResourceClaims.
         classes: the DeviceClasses.
         slices: the ResourceSlices of the driver.
-        forbidden: plural names of the kinds that the user may not list.
+        forbidden: plural names of the kinds that the user may not list, or that the API server did not answer.
     """
 
     driver: str = DRIVER
@@ -72,17 +72,17 @@ def claim_keys(pod: Pod) -> Iterator[tuple[str, str]]:
             yield each.name, key
 
 
-async def read_all_claim_objects(client: Client, namespace: str) -> ClaimObjects:
-    """Reads the objects, whoever uses them."""
+async def read_all_claim_objects(client: Client, namespace: str, failed: dict[str, str]) -> ClaimObjects:
+    """Reads the objects, whoever uses them; ``failed`` takes what the API server does not answer, and why."""
     forbidden = set[str]()
-    claims = await _list(client, RESOURCE_CLAIMS, forbidden)
+    claims = await _list(client, RESOURCE_CLAIMS, forbidden, failed)
     if forbidden:
         forbidden.clear()
-        claims = await _list(client, RESOURCE_CLAIMS, forbidden, namespace=namespace)
-    classes = await _list(client, DEVICE_CLASSES, forbidden)
-    driver, slices = DRIVER, await _list(client, RESOURCE_SLICES, forbidden, fields=f"spec.driver={DRIVER}")
+        claims = await _list(client, RESOURCE_CLAIMS, forbidden, failed, namespace=namespace)
+    classes = await _list(client, DEVICE_CLASSES, forbidden, failed)
+    driver, slices = DRIVER, await _list(client, RESOURCE_SLICES, forbidden, failed, fields=f"spec.driver={DRIVER}")
     if not slices and RESOURCE_SLICES.plural not in forbidden:
-        found = await _list(client, RESOURCE_SLICES, forbidden, fields=f"spec.driver={NVIDIA_DRIVER}")
+        found = await _list(client, RESOURCE_SLICES, forbidden, failed, fields=f"spec.driver={NVIDIA_DRIVER}")
         slices = [each for each in found if is_ours(each)]
         driver = NVIDIA_DRIVER if slices else DRIVER
     return ClaimObjects(driver=driver, claims=claims, classes=classes, slices=slices, forbidden=frozenset(forbidden))
@@ -92,14 +92,17 @@ async def _list(
     client: Client,
     resource: Resource[T],
     forbidden: set[str],
+    failed: dict[str, str],
     *,
     namespace: str | None = None,
     fields: str | None = None,
 ) -> Sequence[T]:
     try:
         return (await client.list(resource, namespace, field_selector=fields)).items
-    except Forbidden:
-        forbidden.add(resource.plural)
     except NotFound:
-        pass
+        return ()
+    except (ApiError, OSError) as error:
+        if not isinstance(error, Forbidden):
+            note_unanswered(resource.plural, error, failed)
+        forbidden.add(resource.plural)
     return ()

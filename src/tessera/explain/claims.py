@@ -77,13 +77,13 @@ def _explain_deleted(claim: ResourceClaim, facts: tuple[str, ...]) -> Explanatio
 def _explain_unread(view: ClusterView, claim: ResourceClaim, facts: tuple[str, ...]) -> Explanation:
     """Explains a claim to a reader who may not see all that decides on it."""
     claims = view.snapshot.claims
-    hidden = sorted(view.snapshot.forbidden | (claims.forbidden if claims is not None else frozenset()))
+    missing = view.snapshot.describe_missing(claims.forbidden if claims is not None else ())
     allocation = claim.status.allocation
     says = "is not allocated" if allocation is None else f"is allocated on node {allocation.node or 'unknown'}"
     return Explanation(
         case="claim-pending" if allocation is None else "claim-allocated",
         verdict=says,
-        facts=(*facts, f"you may not list {', '.join(hidden)}: who allocates it, and what it waits for, is not known"),
+        facts=(*facts, f"{missing}: who allocates it, and what it waits for, is not known"),
         help=(CLUSTER_ROLE,),
     )
 

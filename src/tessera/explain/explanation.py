@@ -39,6 +39,7 @@ class ExplanationReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel
         name: its name.
         summary: the state of a workload's pods in one line; empty for a single object.
         answers: one explanation for a single object; for a workload one for each reason.
+        unread: what the API server did not answer, so that the answers are made without it; empty if it answered all.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class ExplanationReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     name: str
     summary: str = ""
     answers: tuple[Explanation, ...] = ()
+    unread: str = ""
 
 
 #: Names of pods shown in one line.
@@ -55,14 +57,14 @@ _NAMES_SHOWN = 3
 def report_lines(report: ExplanationReport) -> Iterator[str]:
     """The report as text."""
     about = f"{report.kind} {f'{report.namespace}/' if report.namespace else ''}{report.name}"
-    if not report.summary:
-        for each in report.answers:
-            yield from _block(about, each)
-        return
-    yield one_line(f"{about}: {report.summary}", FACT_SHOWN)
+    if report.summary:
+        yield one_line(f"{about}: {report.summary}", FACT_SHOWN)
     for each in report.answers:
-        yield ""
-        yield from _block(_pods(each.pods), each)
+        if report.summary:
+            yield ""
+        yield from _block(_pods(each.pods) if report.summary else about, each)
+    if report.unread:
+        yield one_line(f"Not known: {report.unread}", FACT_SHOWN)
 
 
 def merge_alike(answers: Iterable[Explanation]) -> Iterator[Explanation]:

@@ -245,7 +245,7 @@ def waiting_containers(pod: Pod) -> Iterator[str]:
 def _explain_unplaced(view: ClusterView, pod: Pod) -> Explanation:
     slicer, excess = view.slicer, find_excess(pod.spec)
     if slicer is None or excess:
-        unknown = f"you may not list {', '.join(sorted(view.snapshot.forbidden))}" if slicer is None else excess
+        unknown = view.snapshot.describe_missing() if slicer is None else excess
         return _by_its_word(view, pod, (unknown,))
     nodes = compare_nodes(view, slicer, pod)
     if nodes is None:

@@ -355,9 +355,7 @@ def _explain_no_controller(
 
 def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation:
     """Explains a pod by itself and its events, for a user who may not read the cluster."""
-    forbidden = (
-        f"you may not list {', '.join(sorted(view.snapshot.forbidden))}: this is from the pod and its events alone"
-    )
+    forbidden = f"{view.snapshot.describe_missing()}: this is from the pod and its events alone"
     events = [view.describe_event(each) for each in view.events_of(pod.metadata.uid)[-3:]]
     asks = f"it requests {profiles_text(facts)}"
     if pod.status.phase == "Running":

@@ -2,8 +2,8 @@
 
 Modules of one kind of question, of claims, nodes or workloads, are imported when it is asked: with them,
 ``tessera why POD`` would import a third more. Only GET and LIST are used, all at the same time.
-A kind that the user may not read is left out and named in the snapshot. A kind that the cluster does not have
-(Instaslice without Tessera) counts as empty.
+A kind that the user may not read, or that the API server does not answer, is left out and named in the snapshot. A
+kind that the cluster does not have (Instaslice without Tessera) counts as empty.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from tessera.access.agent_pages import read_fleet
 from tessera.access.page_reader import PageReader
@@ -26,7 +28,7 @@ from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import (
     CONFIGMAPS,
     CRONJOBS,
@@ -52,6 +54,7 @@ from tessera.limits import NAMES_COMPARED
 if TYPE_CHECKING:
     from tessera.explain.claim_objects import ClaimObjects
     from tessera.explain.workloads import WorkloadState
+    from tessera.kueue.positions import QueueReading
     from tessera.provisioning.milestones import ProvisioningRecord
 
 T = TypeVar("T")
@@ -110,28 +113,29 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
     from tessera.explain.queue import is_queued
     from tessera.explain.rollouts import owner_of
     from tessera.explain.workloads import explain_workload
-    from tessera.kueue.positions import read_queues
 
     try:
         workload = await _workload(client, query, namespace)
     except NotFound as error:
         await _add_hints(client, query, namespace, error)
         raise
-    snapshot = await _read_cluster(client, clock, namespace)
+    failed: dict[str, str] = {}
+    snapshot = await _read_cluster(client, clock, namespace, failed)
     if any(_waits(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
     own = [each for each in snapshot.pods if (owner := owner_of(each)) and owner.uid in workload.controller_uids]
-    snapshot = replace(snapshot, claims=await _read_claims(client, namespace, own))
+    snapshot = replace(snapshot, claims=await _read_claims(client, namespace, own, failed))
     for pod in islice((pod for pod in own if not pod.spec.node_name), 1):
-        snapshot = await _add_rollout(client, snapshot, pod)
+        snapshot = await _add_rollout(client, snapshot, pod, failed)
     if workload.suspended or any(is_queued(pod) for pod in snapshot.pods if pod.metadata.namespace == namespace):
-        snapshot = replace(snapshot, queues=await read_queues(client, namespace))
+        snapshot = replace(snapshot, queues=await _read_queues(client, namespace, failed))
     every = {each.uid for pod in snapshot.pods for each in pod.metadata.owner_references if each.controller}
     owners = every & workload.controller_uids
     told: list[Explanation] = []
     if ask is not None and snapshot.forbidden & REQUIRED_KINDS:
         told = [each for uid in sorted(owners)[:_OWNERS] for each in await ask(uid)]
-    return explain_workload(ClusterView(snapshot), workload, told)
+    report = explain_workload(ClusterView(snapshot), workload, told)
+    return msgspec.structs.replace(report, unread=snapshot.unread)
 
 
 async def _pod(
@@ -143,38 +147,52 @@ async def _pod(
         from tessera.explain.workloads import exhausted_quotas
 
         await _add_hints(client, query, namespace, error)
-        for line in exhausted_quotas((await _list_allowed(client, RESOURCE_QUOTAS, namespace))[0]):
+        for line in exhausted_quotas((await _list_allowed(client, RESOURCE_QUOTAS, namespace, failed={}))[0]):
             error.add_note(f"Its creation may have been refused: {line}")
         raise
     from tessera.explain.pods import explain_pod, may_hold_several
     from tessera.explain.queue import is_queued
-    from tessera.kueue.positions import read_queues
 
-    snapshot = await _read_cluster(client, clock, namespace, pod)
+    failed: dict[str, str] = {}
+    snapshot = await _read_cluster(client, clock, namespace, failed, pod)
     if is_queued(pod):
-        snapshot = replace(snapshot, queues=await read_queues(client, namespace))
+        snapshot = replace(snapshot, queues=await _read_queues(client, namespace, failed))
     if _waits(pod):
         snapshot = replace(snapshot, page=await _read_page(client, read_queue))
-    snapshot = await _add_rollout(client, snapshot, pod)
+    snapshot = await _add_rollout(client, snapshot, pod, failed)
     if joined and may_hold_several(pod):
         snapshot = replace(snapshot, pages=await _read_agent(client, clock, snapshot, pod.spec.node_name))
-    view = ClusterView(replace(snapshot, claims=await _read_claims(client, namespace, [pod])))
-    return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
+    view = ClusterView(replace(snapshot, claims=await _read_claims(client, namespace, [pod], failed)))
+    found = (explain_pod(view, pod),)
+    return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=found, unread=snapshot.unread)
 
 
-async def _read_claims(client: Client, namespace: str, about: Sequence[Pod]) -> "ClaimObjects | None":
+async def _read_queues(client: Client, namespace: str, failed: dict[str, str]) -> "QueueReading | None":
+    """What Kueue says of a namespace; None if it could not be read."""
+    from tessera.kueue.positions import read_queues
+
+    try:
+        return await read_queues(client, namespace)
+    except (ApiError, OSError) as error:
+        note_unanswered("Kueue's queues", error, failed)
+        return None
+
+
+async def _read_claims(
+    client: Client, namespace: str, about: Sequence[Pod], failed: dict[str, str]
+) -> "ClaimObjects | None":
     """What decides on ResourceClaims; None, without a request, if no pod has claims."""
     if not any(each.spec.resource_claims for each in about):
         return None
     from tessera.explain.claim_objects import read_all_claim_objects
 
-    return await read_all_claim_objects(client, namespace)
+    return await read_all_claim_objects(client, namespace, failed)
 
 
 async def _read_agent(client: Client, clock: Clock, snapshot: Snapshot, node: str) -> Sequence[NodeUsage]:
     """The page of a node's agent; none if it does not answer, or the user may not read it."""
     agents = [each for each in snapshot.pods if each.spec.node_name == node and is_agent(each)]
-    with suppress(Forbidden):
+    with suppress(ApiError, OSError):
         return (await read_fleet(PageReader(client, clock), agents)).nodes
     return ()
 
@@ -191,12 +209,16 @@ async def _claim(
     except NotFound as error:
         await _add_hints(client, query, namespace, error)
         raise
-    snapshot = await _read_cluster(client, clock, namespace)
-    claims = await read_all_claim_objects(client, namespace)
+    failed: dict[str, str] = {}
+    snapshot = await _read_cluster(client, clock, namespace, failed)
+    claims = await read_all_claim_objects(client, namespace, failed)
     found = [*(each for each in claims.claims if each.metadata.uid != claim.metadata.uid), claim]
     page = None if claim.status.allocation is not None else await _read_page(client, read_queue)
     view = ClusterView(replace(snapshot, claims=replace(claims, claims=found), page=page))
-    return ExplanationReport(kind="claim", namespace=namespace, name=query.name, answers=(explain_claim(view, claim),))
+    answers = (explain_claim(view, claim),)
+    return ExplanationReport(
+        kind="claim", namespace=namespace, name=query.name, answers=answers, unread=snapshot.unread
+    )
 
 
 def _waits(pod: Pod) -> bool:
@@ -214,7 +236,7 @@ async def _read_page(client: Client, read_queue: ReadQueue | None) -> QueuePage 
     return found if isinstance(found, QueuePage) else None
 
 
-async def _add_rollout(client: Client, snapshot: Snapshot, pod: Pod) -> Snapshot:
+async def _add_rollout(client: Client, snapshot: Snapshot, pod: Pod, failed: dict[str, str]) -> Snapshot:
     """Adds the pod's ReplicaSet and Deployment, where an old pod of that may be in its way and the user may read it."""
     from tessera.explain.rollouts import old_pods, owner_of
 
@@ -225,7 +247,9 @@ async def _add_rollout(client: Client, snapshot: Snapshot, pod: Pod) -> Snapshot
         mine = await client.get(REPLICASETS, owner.name, namespace)
         owners = [each.name for each in mine.metadata.owner_references if each.kind == "Deployment"]
         found = [await client.get(DEPLOYMENTS, name, namespace) for name in owners]
-    except (Forbidden, NotFound):
+    except (ApiError, OSError) as error:
+        if not isinstance(error, Forbidden | NotFound):
+            note_unanswered("its Deployment", error, failed)
         return snapshot
     return replace(snapshot, replica_sets=(mine,), deployments=found)
 
@@ -251,7 +275,7 @@ async def _add_hints(client: Client, query: Query, namespace: str, error: NotFou
     try:
         await client.get(NAMESPACES, namespace)
     except NotFound:
-        every, _ = await _list_allowed(client, NAMESPACES)
+        every, _ = await _list_allowed(client, NAMESPACES, failed={})
         error.add_note(
             f'There is no namespace "{namespace}"{_suggest_name(namespace, (n.metadata.name for n in every))}'
         )
@@ -259,13 +283,13 @@ async def _add_hints(client: Client, query: Query, namespace: str, error: NotFou
     except ApiError:
         pass
     if query.kind == "pod":
-        nodes, _ = await _list_allowed(client, NODES, fields=f"metadata.name={query.name}")
+        nodes, _ = await _list_allowed(client, NODES, fields=f"metadata.name={query.name}", failed={})
         if any(node.metadata.name == query.name for node in nodes):
             error.add_note(f"There is a node of that name: tessera why node/{query.name}")
             return
     kinds: dict[str, Resource[Any]] = {"pod": PODS, "claim": RESOURCE_CLAIMS, **_WORKLOADS}
     plural = kinds[query.kind]
-    found, _ = await _list_allowed(client, plural, namespace)
+    found, _ = await _list_allowed(client, plural, namespace, failed={})
     meant = _suggest_name(query.name, (item.metadata.name for item in found))
     if meant:
         error.add_note(f"Namespace {namespace} has none of that name{meant}")
@@ -281,11 +305,12 @@ def _suggest_name(name: str, known: Iterable[str]) -> str:
 async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
     from tessera.explain.nodes import explain_node
 
+    failed: dict[str, str] = {}
     node, history, pods, events = await asyncio.gather(
         client.get(NODES, name),
-        _history(client),
-        _list_allowed(client, PODS, fields=f"spec.nodeName={name}"),
-        _list_allowed(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}"),
+        _history(client, failed),
+        _list_allowed(client, PODS, fields=f"spec.nodeName={name}", failed=failed),
+        _list_allowed(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}", failed=failed),
     )
     forbidden = {resource.plural for (_, allowed), resource in ((pods, PODS), (events, EVENTS)) if not allowed}
     # The explanation of a node does not use the controller's state.
@@ -297,26 +322,30 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
         events=events[0],
         history=history,
         forbidden=frozenset(forbidden),
+        failed=failed,
         unanswered=await _ask_agent(client, clock, pods[0]),
     )
-    return ExplanationReport(kind="node", namespace="", name=name, answers=(explain_node(ClusterView(snapshot), node),))
+    answers = (explain_node(ClusterView(snapshot), node),)
+    return ExplanationReport(kind="node", namespace="", name=name, answers=answers, unread=snapshot.unread)
 
 
 async def _ask_agent(client: Client, clock: Clock, pods: Sequence[Pod]) -> Sequence[SilentNode]:
     """The node, if its agent is ready and does not answer, as during a reboot; none if the user may not ask it."""
     agents = [each for each in pods if is_agent(each) and each.status.is_ready]
-    with suppress(Forbidden, OSError):
+    with suppress(ApiError, OSError):
         return (await read_fleet(PageReader(client, clock), agents)).failures
     return ()
 
 
-async def _history(client: Client) -> "Sequence[ProvisioningRecord]":
+async def _history(client: Client, failed: dict[str, str]) -> "Sequence[ProvisioningRecord]":
     """Records of nodes that came up; none if there are none or the user may not read them."""
     from tessera.provisioning.history import RECORDS_KEY, RECORDS_NAME, ProvisioningHistory
 
     try:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, SYSTEM_NAMESPACE)
-    except (Forbidden, NotFound):
+    except (ApiError, OSError) as error:
+        if not isinstance(error, Forbidden | NotFound):
+            note_unanswered("records of nodes that came up", error, failed)
         return ()
     history = ProvisioningHistory()
     history.load({RECORDS_KEY: found.data.get(RECORDS_KEY, "")})
@@ -326,8 +355,13 @@ async def _history(client: Client) -> "Sequence[ProvisioningRecord]":
 # The cluster
 
 
-async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod | None = None) -> Snapshot:
-    """The snapshot of all that the user may read; ``pod`` is the pod in question, if there is one."""
+async def _read_cluster(
+    client: Client, clock: Clock, namespace: str, failed: dict[str, str], pod: Pod | None = None
+) -> Snapshot:
+    """The snapshot of all that the user may read; ``pod`` is the pod in question, if there is one.
+
+    What the API server does not answer goes to ``failed``, also what is read later.
+    """
     from tessera.explain.order_objects import read_order_lists, read_order_objects
 
     about = None if pod is None else f"involvedObject.uid={pod.metadata.uid}"
@@ -336,14 +370,14 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
     named = f"metadata.name={node}" if node else None
     objects, lists = await asyncio.gather(
         asyncio.gather(
-            _list_pods(client, node),
-            _list_allowed(client, NODES, fields=named),
-            _list_allowed(client, INSTASLICES, INSTASLICE_NAMESPACE, fields=named),
-            _list_allowed(client, LEASES, fields=f"metadata.name={LEASE}"),
-            _list_allowed(client, EVENTS, namespace, fields=about),
-            _list_allowed(client, RESOURCE_QUOTAS, namespace),
+            _list_pods(client, node, failed),
+            _list_allowed(client, NODES, fields=named, failed=failed),
+            _list_allowed(client, INSTASLICES, INSTASLICE_NAMESPACE, fields=named, failed=failed),
+            _list_allowed(client, LEASES, fields=f"metadata.name={LEASE}", failed=failed),
+            _list_allowed(client, EVENTS, namespace, fields=about, failed=failed),
+            _list_allowed(client, RESOURCE_QUOTAS, namespace, failed=failed),
         ),
-        read_order_lists(client),
+        read_order_lists(client, failed),
     )
     pods, nodes, instaslices, leases, events, quotas = objects
     forbidden = {
@@ -358,8 +392,8 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         )
         if not allowed
     }
-    listed_pods = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace))[0]
-    order = await read_order_objects(client, listed_pods, lists)
+    listed_pods = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace, failed=failed))[0]
+    order = await read_order_objects(client, listed_pods, lists, failed)
     return Snapshot(
         now=clock.now(),
         pods=listed_pods if pod is None else _add_pod(listed_pods, pod),
@@ -369,16 +403,18 @@ async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod |
         events=events[0],
         quotas=quotas[0],
         forbidden=frozenset(forbidden),
+        failed=failed,
         order=order,
     )
 
 
-async def _list_pods(client: Client, node: str) -> tuple[Sequence[Pod], bool]:
-    """All pods, or those of a node and Tessera's own; and True if the user may list them."""
+async def _list_pods(client: Client, node: str, failed: dict[str, str]) -> tuple[Sequence[Pod], bool]:
+    """All pods, or those of a node and Tessera's own; and True if they could be listed."""
     if not node:
-        return await _list_allowed(client, PODS)
+        return await _list_allowed(client, PODS, failed=failed)
     there, own = await asyncio.gather(
-        _list_allowed(client, PODS, fields=f"spec.nodeName={node}"), _list_allowed(client, PODS, SYSTEM_NAMESPACE)
+        _list_allowed(client, PODS, fields=f"spec.nodeName={node}", failed=failed),
+        _list_allowed(client, PODS, SYSTEM_NAMESPACE, failed=failed),
     )
     every = {each.metadata.uid: each for each in (*there[0], *own[0])}
     return list(every.values()), there[1] and own[1]
@@ -390,15 +426,22 @@ def _add_pod(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:
 
 
 async def _list_allowed(
-    client: Client, resource: Resource[T], namespace: str | None = None, *, fields: str | None = None
+    client: Client,
+    resource: Resource[T],
+    namespace: str | None = None,
+    *,
+    fields: str | None = None,
+    failed: dict[str, str] | None = None,
 ) -> tuple[Sequence[T], bool]:
-    """The objects of a kind, and True if the user may list them."""
+    """The objects of a kind, and True if they could be listed; ``failed`` takes it if the server does not answer."""
     try:
         return (await client.list(resource, namespace, field_selector=fields)).items, True
-    except Forbidden:
-        return (), False
     except NotFound:
         return (), True
+    except (ApiError, OSError) as error:
+        if not isinstance(error, Forbidden):
+            note_unanswered(resource.plural, error, failed)
+        return (), False
 
 
 # Workloads

@@ -7,7 +7,7 @@ only the pod itself and its events.
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +22,7 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import parse_rfc3339
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import QueuedPod, QueuePage
+from tessera.kube.client.errors import describe_unanswered
 from tessera.kube.resources import CoreEvent, Deployment, Lease, Node, Pod, ReplicaSet, ResourceQuota
 from tessera.kube.resources.meta import key_of
 from tessera.limits import LEASE_DURATION
@@ -76,7 +77,8 @@ class Snapshot:
         events: events of the namespace, or of the pod in question.
         quotas: ResourceQuotas of the namespace.
         history: records of nodes that came up; they predict how long another node takes.
-        forbidden: plural names of the kinds that the user may not read.
+        forbidden: plural names of the kinds that the user may not read, and of those in ``failed``.
+        failed: why the API server did not answer, by the plural name of the kind.
         order: what decides on the order of pods, as far as the user may read it.
         queues: what Kueue says of the namespace; None if nothing in question is in a queue.
         deployments: the Deployments of pods in question that wait, as far as the user may read them.
@@ -97,6 +99,7 @@ class Snapshot:
     quotas: Sequence[ResourceQuota] = ()
     history: "Sequence[ProvisioningRecord]" = ()
     forbidden: frozenset[str] = frozenset()
+    failed: Mapping[str, str] = field(default_factory=dict)
     order: OrderObjects = field(default_factory=OrderObjects)
     queues: "QueueReading | None" = None
     deployments: Sequence[Deployment] = ()
@@ -106,6 +109,18 @@ class Snapshot:
     claims: "ClaimObjects | None" = None
     pages: Sequence[NodeUsage] = ()
     unanswered: Sequence[SilentNode] = ()
+
+    @property
+    def unread(self) -> str:
+        """What the API server did not answer, in one line; empty if it answered all."""
+        return describe_unanswered(self.failed)
+
+    def describe_missing(self, more: Iterable[str] = ()) -> str:
+        """Says which kinds are missing, and whether the user lacks the right or the API server did not answer."""
+        lacking = sorted({*self.forbidden, *more} - self.failed.keys())
+        parts = [f"you may not list {', '.join(lacking)}"] if lacking else []
+        failed = [f"{', '.join(sorted(self.failed))} could not be read"] if self.failed else []
+        return " and ".join([*parts, *failed])
 
     @property
     def plans_claims(self) -> bool:

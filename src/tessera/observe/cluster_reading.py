@@ -20,7 +20,7 @@ from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import silent_nodes
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.client.errors import ApiError, Forbidden, describe_unanswered, note_unanswered
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
 
@@ -42,6 +42,7 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
         nodes: all nodes; None without the right.
         pods: all pods, or at least those without a node and those on nodes without a page; None without the right.
         fleet: the agents' pages, and the nodes that should have answered and did not; None without the right.
+        unread: what the API server did not answer, in one line; empty if it answered all.
         failure: why the cluster cannot be read now; then the rest is what was read last. None if it can be.
     """
 
@@ -49,39 +50,61 @@ class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Sequence[Node] | None = None
     pods: Sequence[Pod] | None = None
     fleet: FleetUsage | None = None
+    unread: str = ""
     failure: Exception | None = None
 
 
-async def read_cluster(client: Client, nodes: Sequence[str] = (), reader: PageReader | None = None) -> ClusterReading:
+async def read_cluster(
+    client: Client, nodes: Sequence[str] = (), reader: PageReader | None = None, *, partly: bool = False
+) -> ClusterReading:
     """Reads everything once.
 
     Args:
         client: the user's client.
         nodes: nodes whose agents are asked; empty for all.
         reader: reads pages as the user; None for one reading.
+        partly: leave out what the API server does not answer, unless it answers for no cards at all.
 
     Raises:
         NotFound: the kind Instaslice is not installed.
         Forbidden: the user may not read Instaslice objects.
     """
-    instaslices, listed = await asyncio.gather(
-        _list(client, INSTASLICES, INSTASLICE_NAMESPACE), _if_allowed(client, NODES)
-    )
-    fleet = await _pages(client, reader or PageReader(client, SystemClock()), nodes, instaslices, listed)
-    pods = await _read_pods(client, None if fleet is None else [each.node for each in fleet.failures])
-    return ClusterReading(instaslices=instaslices, nodes=listed, pods=pods, fleet=fleet)
+    failed: dict[str, str] | None = {} if partly else None
+    lost: ApiError | OSError | None = None
+
+    async def instaslices() -> Sequence[Instaslice]:
+        nonlocal lost
+        try:
+            return await _list(client, INSTASLICES, INSTASLICE_NAMESPACE)
+        except (ApiError, OSError) as error:
+            note_unanswered(INSTASLICES.plural, error, failed)
+            lost = error
+            return ()
+
+    records, listed = await asyncio.gather(instaslices(), _if_allowed(client, NODES, failed=failed))
+    fleet = await _pages(client, reader or PageReader(client, SystemClock()), nodes, records, listed, failed=failed)
+    if lost is not None and fleet is None:
+        raise lost
+    pods = await _read_pods(client, None if fleet is None else [each.node for each in fleet.failures], failed)
+    unread = describe_unanswered(failed or {})
+    return ClusterReading(instaslices=records, nodes=listed, pods=pods, fleet=fleet, unread=unread)
 
 
-async def _read_pods(client: Client, silent: Sequence[str] | None) -> Sequence[Pod] | None:
+async def _read_pods(
+    client: Client, silent: Sequence[str] | None, failed: dict[str, str] | None
+) -> Sequence[Pod] | None:
     """The pods that say what the agents' pages do not: those without a node, and those on nodes without a page.
 
     Args:
         client: the user's client.
         silent: the nodes without a page; None if no page was read.
+        failed: as :func:`note_unanswered` has it.
     """
     if silent is None or len(silent) > _NODES_ASKED:
-        return await _if_allowed(client, PODS)
-    found = await asyncio.gather(*(_if_allowed(client, PODS, f"spec.nodeName={name}") for name in ("", *silent)))
+        return await _if_allowed(client, PODS, failed=failed)
+    found = await asyncio.gather(
+        *(_if_allowed(client, PODS, f"spec.nodeName={name}", failed=failed) for name in ("", *silent))
+    )
     return None if None in found else [pod for pods in found for pod in pods or ()]
 
 
@@ -91,10 +114,14 @@ async def _list(
     return (await client.list(resource, namespace, field_selector=fields)).items
 
 
-async def _if_allowed(client: Client, resource: Resource[T], fields: str | None = None) -> Sequence[T] | None:
+async def _if_allowed(
+    client: Client, resource: Resource[T], fields: str | None = None, *, failed: dict[str, str] | None
+) -> Sequence[T] | None:
     try:
         return await _list(client, resource, fields=fields)
-    except Forbidden:
+    except (ApiError, OSError) as error:
+        if not isinstance(error, Forbidden):
+            note_unanswered(resource.plural, error, failed)
         return None
 
 
@@ -104,6 +131,8 @@ async def _pages(
     names: Sequence[str],
     instaslices: Iterable[Instaslice],
     nodes: Iterable[Node] | None,
+    *,
+    failed: dict[str, str] | None = None,
 ) -> FleetUsage | None:
     label, value = AGENT_LABEL
     try:
@@ -114,7 +143,9 @@ async def _pages(
             [each for each in agents if not names or each.spec.node_name in names],
             {name: each for name, each in silent.items() if not names or name in names},
         )
-    except Forbidden:
+    except (ApiError, OSError) as error:
+        if not isinstance(error, Forbidden):
+            note_unanswered("the agents' pods", error, failed)
         return None
 
 

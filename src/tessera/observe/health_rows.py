@@ -77,6 +77,7 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         simulated: True if cards exist only in a lab.
         nodes_known: False if the user may not read nodes: whether others should have answered is unknown then.
         blocked: sentences about free devices that kube-scheduler gives to no pod.
+        unread: what the API server did not answer, in one line; empty if it answered all.
     """
 
     cards: Sequence[HealthRow]
@@ -86,6 +87,7 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     simulated: bool
     nodes_known: bool = True
     blocked: Sequence[str] = ()
+    unread: str = ""
 
     @property
     def counts(self) -> Mapping[CardState, int]:
@@ -99,7 +101,9 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return all(row.allocated for row in self.cards) and not self.silent and self.nodes_known
 
 
-def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True, blocked: Sequence[str] = ()) -> FleetHealth:
+def judge_fleet(
+    fleet: FleetUsage, *, nodes_known: bool = True, blocked: Sequence[str] = (), unread: str = ""
+) -> FleetHealth:
     """Collects the health of these nodes' cards."""
     pages = fleet.nodes
     cards = [
@@ -126,6 +130,7 @@ def judge_fleet(fleet: FleetUsage, *, nodes_known: bool = True, blocked: Sequenc
         simulated=any(usage.simulated for usage in pages),
         nodes_known=nodes_known,
         blocked=blocked,
+        unread=unread,
     )
 
 

@@ -15,7 +15,7 @@ from tessera.api.names import SLICE_PROMISED_CONDITION, SYSTEM_NAMESPACE
 from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, case_of, decode_page
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound, is_unanswered
 from tessera.kube.resources import PODS, Pod
 from tessera.limits import Limit
 from tessera.signals.page import SIGNALS_PATH, SignalsPage
@@ -83,7 +83,12 @@ async def read_signals(client: Client, reader: PageReader) -> SignalsPage | str:
 
 
 async def _read_leader(kind: _PageKind[P], client: Client, reader: PageReader) -> P | str:
-    pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=_LABEL)).items
+    try:
+        pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=_LABEL)).items
+    except (ApiError, OSError) as error:
+        if isinstance(error, ApiError) and not is_unanswered(error):
+            raise
+        return f"the controller's pods could not be read: {' '.join(str(error).split())}"
     if not pods:
         return f"no controller runs in {SYSTEM_NAMESPACE}; tessera doctor says whether Tessera is installed"
     why = ""

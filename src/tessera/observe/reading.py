@@ -16,7 +16,7 @@ from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
 from tessera.clock import SystemClock
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound, describe_unanswered, note_unanswered
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import PartialObject, Resource
 from tessera.observe.usage_rows import CardRow, LeaseRow, TeamRow, card_rows, lease_rows, team_rows
@@ -47,6 +47,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         services_note: why the services are not known; empty if they are, or were not asked for.
         teams: team by namespace, where it is not the namespace itself.
         teams_note: why teams are not known; empty if they are, or were not asked for.
+        unread: what the API server did not answer, in one line; empty if it answered all.
     """
 
     fleet: FleetUsage
@@ -59,6 +60,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     services_note: str = ""
     teams: Mapping[str, str] = {}
     teams_note: str = ""
+    unread: str = ""
 
     @property
     def team_rows(self) -> list[TeamRow]:
@@ -71,21 +73,23 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return any(each.simulated for each in self.fleet.nodes)
 
 
-async def read_usage(client: Client, nodes: Sequence[str] = ()) -> Usage:
+async def read_usage(client: Client, nodes: Sequence[str] = (), *, partly: bool = False) -> Usage:
     """Reads the pages of all agents, or of those on ``nodes``.
 
     Args:
         client: the user's client.
         nodes: names of nodes; empty for all.
+        partly: leave out what the API server does not answer; the agents are needed.
 
     Raises:
         Forbidden: the user may not list Tessera's pods, or not read their pages.
     """
+    failed: dict[str, str] | None = {} if partly else None
     label, value = AGENT_LABEL
     agents = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector=f"{label}={value}")).items
     chosen = [pod for pod in agents if not nodes or pod.spec.node_name in nodes]
-    read = await _read_nodes(client, nodes)
-    silent = None if read is None else await _find_silent(client, chosen, read, nodes)
+    read = await _read_nodes(client, nodes, failed)
+    silent = None if read is None else await _find_silent(client, chosen, read, nodes, failed)
     fleet = await read_fleet(PageReader(client, SystemClock()), chosen, silent or NONE_SILENT)
     cards = card_rows(fleet.nodes)
     return Usage(
@@ -94,6 +98,7 @@ async def read_usage(client: Client, nodes: Sequence[str] = ()) -> Usage:
         leases=lease_rows(fleet.nodes),
         agents=len(agents),
         nodes_known=silent is not None,
+        unread=describe_unanswered(failed or {}),
         blocked=tuple(_blocked(read or (), cards)),
     )
 
@@ -137,17 +142,19 @@ def _blocked(nodes: Iterable[Node], cards: Iterable[CardRow]) -> Iterator[str]:
 
 
 async def _find_silent(
-    client: Client, agents: Sequence[Pod], nodes: Sequence[Node], names: Sequence[str]
+    client: Client, agents: Sequence[Pod], nodes: Sequence[Node], names: Sequence[str], failed: dict[str, str] | None
 ) -> dict[str, SilentNode]:
     """The nodes that should answer and do not, all or those of ``names``."""
     try:
         objects = {each.metadata.name for each in (await client.list(_OBJECTS, INSTASLICE_NAMESPACE)).items}
-    except (Forbidden, NotFound):
+    except (ApiError, OSError) as error:
+        if not isinstance(error, Forbidden | NotFound):
+            note_unanswered(INSTASLICES.plural, error, failed)
         objects = set()  # the other signs remain
     return silent_nodes(nodes, agents, objects.intersection(names) if names else objects)
 
 
-async def _read_nodes(client: Client, names: Sequence[str]) -> Sequence[Node] | None:
+async def _read_nodes(client: Client, names: Sequence[str], failed: dict[str, str] | None) -> Sequence[Node] | None:
     """The nodes, all or those of ``names``; None if the user may not read nodes."""
     found = []
     try:
@@ -156,6 +163,8 @@ async def _read_nodes(client: Client, names: Sequence[str]) -> Sequence[Node] | 
         for name in names:
             with contextlib.suppress(NotFound):
                 found.append(await client.get(NODES, name))
-    except Forbidden:
+    except (ApiError, OSError) as error:
+        if not isinstance(error, Forbidden):
+            note_unanswered(NODES.plural, error, failed)
         return None
     return found

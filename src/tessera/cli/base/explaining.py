@@ -155,12 +155,16 @@ async def _explain_as_tenant(
         name: of the pod, or of several, as :data:`~tessera.explain.explanation.OWNED_BY` says.
         notes: takes the note.
     """
-    from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+    from tessera.kube.client.errors import ApiError, Forbidden, NotFound, is_unanswered
     from tessera.kube.resources import NODES
 
     try:
         await client.page(NODES, limit=1)
-    except Forbidden:
+    except (ApiError, OSError) as refused:
+        if not isinstance(refused, Forbidden):
+            if not is_unanswered(refused):
+                raise
+            return None  # the direct way tells what it could not read
         from tessera.cli.base.tenant_view import missing_right
         from tessera.dashboard.view.explanations import EXPLANATIONS, read_view
 

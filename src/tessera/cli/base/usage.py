@@ -50,7 +50,7 @@ async def read_or_explain(
 
     tenant = False
     try:
-        usage = await read_usage(client, nodes)
+        usage = await read_usage(client, nodes, partly=True)
     except Forbidden:
         usage, tenant = await _read_as_tenant(client, nodes, namespace), True
     if not usage.agents and not usage.fleet.failures:
@@ -139,7 +139,9 @@ def notes_of(usage: "Usage") -> Iterator[str]:
         yield f"warning: node {each.node} is not shown: {each.text(now) or SILENT}"
     if len(failures) > 10:
         yield f"warning: {len(failures) - 10} more nodes are not shown"
-    if not usage.nodes_known:
+    if usage.unread:
+        yield f"note: {usage.unread}"
+    elif not usage.nodes_known:
         yield f"note: {NODES_UNKNOWN}"
 
 

@@ -36,7 +36,8 @@ class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
         nodes: all nodes with cards.
         pending: nodes that are labelled for slices on demand and have no cards yet.
         waiting: pods that wait for cards; None if the user may not list pods.
-        note: a right that is missing, and what is not shown without it; empty if nothing is missing.
+        note: a right that is missing, and what is not shown without it, or what the API server did not answer; empty if
+            nothing is missing.
         simulated: True if cards exist only in a lab.
         spare: what queues keep free for their services, a sentence for each node, profile and queue.
     """
@@ -60,7 +61,7 @@ def make_map(reading: ClusterReading) -> ClusterMap:
         nodes=[each for each in found if each.cards or each.resources or (each.unread and each.node not in waiting)],
         pending=pending,
         waiting=None if reading.pods is None else count_waiting(reading.pods),
-        note="" if reading.fleet is not None else NO_PAGES,
+        note=reading.unread or ("" if reading.fleet is not None else NO_PAGES),
         simulated=any(each.simulated for each in fleet.nodes),
         spare=tuple(_spare(reading.instaslices)),
     )

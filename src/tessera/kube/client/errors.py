@@ -214,3 +214,20 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return float(headers["retry-after"])
     except (KeyError, ValueError):
         return None
+
+
+def is_unanswered(error: ApiError | OSError) -> bool:
+    """True if the server gave no answer of use: what was asked for may be there, and the asker's to read."""
+    return not isinstance(error, ApiError) or isinstance(error, TooManyRequests) or error.code not in range(400, 500)
+
+
+def note_unanswered(what: str, error: ApiError | OSError, failed: dict[str, str] | None) -> None:
+    """Notes what the API server did not answer, and why; raises any other error, and this one if nobody takes notes."""
+    if failed is None or not is_unanswered(error):
+        raise error
+    failed[what] = " ".join(str(error).split())
+
+
+def describe_unanswered(failed: Mapping[str, str]) -> str:
+    """What :func:`note_unanswered` has noted, in one line; empty if that is nothing."""
+    return f"{', '.join(sorted(failed))} could not be read: {next(iter(failed.values()))}" if failed else ""
