@@ -9,9 +9,8 @@ import aiohttp
 from tests.support.api_clients import ADMINISTRATORS, in_process_client
 from tests.support.api_user import ApiUser, ManualClock, pod
 
-from tessera.access.page_guard import PageGuard
 from tessera.access.page_reader import AGENT_AUDIENCE, PageReader
-from tessera.access.reviewer import Reviewer
+from tessera.access.reviewer import PageGuard, Reviewer
 from tessera.doctor.manifests import install_manifests
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ServiceUnavailable, Status

@@ -6,8 +6,8 @@ import logging
 import pytest
 from tests.access.conftest import guarded
 
-from tessera.access.page_guard import PAGE_ANSWER_LIFE, READER_REVIEWS
 from tessera.access.page_reader import AGENT_AUDIENCE, CONTROLLER_AUDIENCE, PAGE_REFUSAL_LIFE, names_audience
+from tessera.access.reviewer import PAGE_ANSWER_LIFE, READER_REVIEWS
 
 SECRET = "merger-with-acme"
 

@@ -22,8 +22,8 @@ from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Transport
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.replay.recorder import Recorders
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -23,8 +23,8 @@ from tessera.gpu_operator.driver_policy import DriverPolicy, OperandSettings
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.client.requests import Request, Response
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node
-from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

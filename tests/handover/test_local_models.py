@@ -14,7 +14,7 @@ from tessera.controller.leadership.satellite import Term
 from tessera.handover.local_models import LocalModels
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response, Stream
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.watch.informer import LOOK_SELDOM
 from tessera_lab.simulation.virtual_time import run_virtual
 

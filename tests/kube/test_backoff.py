@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.kube.backoff import pause_after_write
+from tessera.kube.retries import pause_after_write
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.kube.backoff import LONGEST, SHORTEST
 from tessera.kube.client.errors import Conflict, Status
-from tessera.kube.executor import FREE, Executor, Hold, RequestError, hold_for, until_observed
+from tessera.kube.retries import FREE, LONGEST, SHORTEST, Executor, Hold, RequestError, hold_for, until_observed
 from tessera_lab.simulation.virtual_time import run_virtual
 
 KEYS = ("node/a", "node/b", "pod/c")

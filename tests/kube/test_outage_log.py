@@ -5,8 +5,8 @@ import logging
 import pytest
 from tests.kube.conftest import ImpatientClock
 
-from tessera.kube.backoff import QUIET, OutageLog
 from tessera.kube.client.errors import Conflict, ServiceUnavailable, Status, TooManyRequests
+from tessera.kube.retries import QUIET, OutageLog
 
 LOG = logging.getLogger("tests.outages")
 REFUSED = ConnectionError("https://server: connection refused")

@@ -15,8 +15,8 @@ from tessera.clock import LoopClock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.provisioning.history import (
     BROKEN_KEY,

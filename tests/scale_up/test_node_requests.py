@@ -10,8 +10,8 @@ from tests.webhook.conftest import ADMIN, NAMESPACE, Lab, in_lab
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.client.requests import Request, Response
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import POD_TEMPLATES
-from tessera.kube.runtime import KubeRuntime
 from tessera.scale_up.node_requests import NodeRequest, ProvisioningRequests
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 

@@ -20,8 +20,8 @@ from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CLONE_SETS, CRDS, DEPLOYMENTS, NAMESPACES, PODS, RESOURCE_QUOTAS, Pod
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals import services
 from tessera.signals.page import REPLICAS, ROOM, ROOM_COUNTED, Service, SignalsPage

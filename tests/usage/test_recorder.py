@@ -14,8 +14,8 @@ from tests.usage.conftest import EPOCH, AgentNode
 from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.usage.record import BROKEN_KEY, RECORD_KEY, RECORD_NAME, UNKNOWN, UsageRecord, decode_record, of_namespaces
 from tessera.usage.satellite import PERIOD, WRITE_PERIOD, UsageOptions, UsageRecorder

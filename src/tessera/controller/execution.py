@@ -2,7 +2,7 @@
 
 The slicer never returns two writes of one key at a time, so order per node and per pod needs no queue. The executor
 does not repeat a failed write: after a pause the slicer returns the write that is due then, which may be another one.
-:mod:`tessera.kube.executor` handles starts, pauses and wake-ups; this module maps each instruction to its request, and
+:mod:`tessera.kube.retries` handles starts, pauses and wake-ups; this module maps each instruction to its request, and
 each error to an event for the slicer.
 """
 
@@ -45,7 +45,6 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
-from tessera.kube.backoff import OutageLog, pause_after_write
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import (
     ApiError,
@@ -58,8 +57,8 @@ from tessera.kube.client.errors import (
     TooManyRequests,
 )
 from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.executor import FREE, Executor, Hold, RequestError, hold_for
 from tessera.kube.resources import NODES, PODS, Pod, Resource
+from tessera.kube.retries import FREE, Executor, Hold, OutageLog, RequestError, hold_for, pause_after_write
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 

@@ -19,9 +19,8 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tessera.access.page_guard import PageGuard
 from tessera.access.page_reader import CONTROLLER_AUDIENCE
-from tessera.access.reviewer import Reviewer
+from tessera.access.reviewer import PageGuard, Reviewer
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.api.nodes.silence import SilentNode
 from tessera.clock import Clock, parse_time_or_zero
@@ -35,8 +34,7 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
-from tessera.kube.leader_election import LeaderElector
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.leader_election import KubeRuntime, LeaderElector
 from tessera.mig.geometry import free_slots, free_starts
 from tessera.mig.names import parse_profile_name
 from tessera.reasons.reason import Reason, Refusal

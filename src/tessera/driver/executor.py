@@ -44,9 +44,9 @@ from tessera.driver.planning.interface import (
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policy_objects import OWNER_LABEL
 from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, NotFound
-from tessera.kube.executor import FREE, Executor, Hold, RequestError, until_observed
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.retries import FREE, Executor, Hold, RequestError, until_observed
 
 _log = logging.getLogger(__name__)
 
@@ -59,10 +59,10 @@ CONDITIONS_MANAGER = "tessera-drivers"
 
 
 class DriverExecutor:
-    """Carries out the planner's instructions; see :mod:`tessera.kube.executor` for writes in flight and pauses.
+    """Carries out the planner's instructions; see :mod:`tessera.kube.retries` for writes in flight and pauses.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         wake: called after an answer or the end of a pause.
         image: Tessera's own image; empty while it is not known.
         toolkit_spec: digest of the spec of the toolkit's DaemonSet, from its annotation; empty if there is none.

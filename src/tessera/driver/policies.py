@@ -51,9 +51,9 @@ from tessera.gpu_operator.policy_status import (
     unmanaged_status,
 )
 from tessera.kube.client.errors import NotFound
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources.meta import Resource
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 
@@ -283,7 +283,7 @@ class ValidPolicies:
     """The last valid version of each policy, by ``kind/name``.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         namespace: namespace of the ConfigMap.
     """
 
@@ -333,7 +333,7 @@ class PolicyWatcher:
     """Watches ClusterPolicy and NVIDIADriver objects.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         changed: called when an object changed, with the keys of writes that may be decided again.
     """
 

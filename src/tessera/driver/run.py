@@ -38,11 +38,11 @@ from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.gpu_operator.driver_policy import DriverPolicy
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import DAEMONSETS, Node, Pod
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.retries import Backoff
 from tessera.kube.watch.informer import Informer
 
 #: Seconds after which the adapter checks again if a watch has shown a write, since that may cause no other event.
@@ -157,7 +157,7 @@ class Drivers:
     """Drivers of a whole cluster, while this process leads.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         resolver: looks images up.
         nodes: mirrors all nodes; run by the caller.
         pods: mirrors all pods; run by the caller.

@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.backoff import Backoff, OutageLog
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound, TooManyRequests
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
 from tessera.kube.resources.meta import Resource
+from tessera.kube.retries import Backoff, OutageLog
 from tessera.text import one_line
 
 #: Most events that a process remembers to count repeats. Client-go remembers as many; the oldest is forgotten, and a

@@ -18,12 +18,15 @@ Rules:
 limit (:data:`~tessera.limits.LEASE_DURATION`), and our own numbers stay within the API's limits.
 7. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
    over at once.
+
+A :class:`KubeRuntime` is what the parts of the leader get for its term.
 """
 
 import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -33,6 +36,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, BrokenAnswer, Conflict, NotFound
 from tessera.kube.resources import LEASES, Lease, LeaseSpec
 from tessera.limits import FACT_SHOWN, LEASE_DURATION
+from tessera.replay.recorder import Recorders
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
@@ -353,3 +357,22 @@ async def _cancel_and_wait(task: asyncio.Task[Any]) -> None:
     """Cancels a task and waits for its end; the caller reads its outcome."""
     task.cancel()
     await asyncio.wait({task})
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubeRuntime:
+    """Access to one cluster for one term of leadership.
+
+    Attributes:
+        client: the API server; its identity needs the rights that ``deploy/`` grants to the process.
+        clock: the time.
+        rng: for jitter; seeded in tests.
+        may_act: returns True while this process may write; called before each write.
+        recorders: record the decisions of the deciders, if the options ask for it.
+    """
+
+    client: Client
+    clock: Clock
+    rng: random.Random
+    may_act: Callable[[], bool] = lambda: True
+    recorders: Recorders = field(default_factory=Recorders)

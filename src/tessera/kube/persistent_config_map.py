@@ -16,11 +16,11 @@ import random
 from collections.abc import Callable, Mapping
 
 from tessera.clock import Clock
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
+from tessera.kube.retries import Backoff
 from tessera.limits import ECHOED
 
 _log = logging.getLogger(__name__)

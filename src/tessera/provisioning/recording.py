@@ -27,13 +27,13 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tessera.api.nodes.node_marks import DriverStrategy
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.retries import Backoff
 from tessera.provisioning.history import BROKEN_KEY, RECORDS_NAME, ProvisioningHistory, encode_record
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
@@ -169,7 +169,7 @@ class HistoryStore:
     """Reads and writes the history in the cluster.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         namespace: namespace of the ConfigMap.
         most: maximum number of nodes' records, and of pods'.
         events: writes events about unreadable lines.
@@ -238,7 +238,7 @@ class NodeAnnotator:
     """Writes records to nodes' annotations.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         tracker: has the records, and the names of those that changed.
         metrics: counts failed writes.
     """

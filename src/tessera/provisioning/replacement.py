@@ -20,8 +20,8 @@ from tessera.clock import rfc3339
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policy_status import ERROR
 from tessera.kube.client.errors import NotFound
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import Cache
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.recording import HistoryStore
@@ -139,7 +139,7 @@ class Replacer:
     """Deletes the object that a node was made from.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         pods: all pods.
         tracker: the nodes' records.
         store: the history, which counts replacements.

@@ -15,6 +15,7 @@ from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.clock import until_set
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import (
     CAPI_MACHINES,
     EVENTS,
@@ -26,7 +27,6 @@ from tessera.kube.resources import (
     Pod,
     Resource,
 )
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, OptionalKind, WatchEvent, read_parts
 from tessera.provisioning.recording import HistoryStore, NodeAnnotator, ProvisioningMetrics, WorkloadRecorder
 from tessera.provisioning.replacement import Replacer
@@ -43,7 +43,7 @@ class Provisioning:
     """Follows all starting nodes, removes startup taints and writes records.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         nodes: all nodes; run by the caller.
         pods: all pods; run by the caller.
         events: writes events about nodes.

@@ -13,11 +13,11 @@ import msgspec
 
 from tessera.api.nodes.node_marks import PROVISIONED, PROVISIONED_MANAGER, is_marked_silent
 from tessera.clock import rfc3339
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import NODES, Node, ObjectReference
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.retries import Backoff
 from tessera.kube.watch.cache import Cache
 from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.milestones import ProvisioningRecord
@@ -52,7 +52,7 @@ class StartupController:
     """Judges starting nodes and carries the judgements out.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         nodes: all nodes.
         tracker: the nodes' records.
         store: the history of records.

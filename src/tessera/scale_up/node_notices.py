@@ -13,8 +13,8 @@ from tessera.api.nodes.node_groups import NEW_NODE_REASON, NO_HELP_REASON, Pause
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import EVENTS, PODS
-from tessera.kube.runtime import KubeRuntime
 from tessera.scale_up.new_nodes import NewNodes
 from tessera.scale_up.useless_nodes import UselessNodes, request_kind
 from tessera.text import count_noun

@@ -54,8 +54,8 @@ from tessera.api.nodes.node_groups import GroupKind, NodeGroup
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod, ProvisioningRequest
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.scale_up.new_nodes import NewNodes
 

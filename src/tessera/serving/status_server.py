@@ -9,7 +9,7 @@ answer. Other rules:
 - the other pages are made on the loop of the process, which owns what they show: one at a time for each path, and all
   who ask within :data:`FRESH` share it, so scrapes cost the same however many clients there are;
 - an address that asks too often waits, and its connection ends;
-- pages that name pods have a guard (:mod:`tessera.access.page_guard`), which asks on the loop of the process. Probes
+- pages that name pods have a guard (:mod:`tessera.access.reviewer`), which asks on the loop of the process. Probes
   are for everybody.
 """
 

@@ -36,6 +36,7 @@ from tessera.controller.objects.resource_amounts import Amounts, pod_limits
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import (
     CLONE_SETS,
     DEPLOYMENTS,
@@ -47,7 +48,6 @@ from tessera.kube.resources import (
     ReplicaSet,
     Resource,
 )
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals.load import ReadyTimes, image_of, sum_load, sum_power
 from tessera.signals.page import SIGNALS, SIGNALS_PATH, SignalsPage

@@ -19,9 +19,9 @@ from tessera.api.nodes.usage import EndedLease, LeaseUsage, NodeUsage
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, Node, Pod
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.usage.ledger import LeaseOwner, NodeGone, NodeSilent, PageRead, UsageLedger
 from tessera.usage.record import (
@@ -71,7 +71,7 @@ class UsageRecorder:
     """Reads, counts and writes.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         nodes: all nodes; run by the caller.
         pods: all pods; run by the caller.
         events: records that a record cannot be read.

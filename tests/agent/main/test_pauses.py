@@ -22,10 +22,10 @@ from tessera.agent.driver.gate import FIRST_PAUSE
 from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE
 from tessera.agent.sharing.occupancy import RETRY
 from tessera.api.nodes.node_marks import DRIVER_READY
-from tessera.kube.backoff import LONGEST
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import NODES
+from tessera.kube.retries import LONGEST
 from tessera.kubelet.interfaces import PodResources
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.nvml.interface import GpuInfo

@@ -20,8 +20,8 @@ from tessera.driver.build.orders import BuildFamily, BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import JOBS, RESOURCE_QUOTAS
-from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import build_catalogue, image_build

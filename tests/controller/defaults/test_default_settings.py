@@ -12,8 +12,8 @@ from tests.support.tasks import cancel_tasks
 
 from tessera.clock import LoopClock
 from tessera.controller.defaults import DefaultSettings, default_entries
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, ConfigMap
-from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.main.server import ApiServer
 
 NAMESPACE = "tessera-system"

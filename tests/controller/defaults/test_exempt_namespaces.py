@@ -9,8 +9,8 @@ from tests.support.api_user import ApiUser
 
 from tessera.clock import LoopClock
 from tessera.controller.defaults import RECORD, RECORD_KEY, exempt_add_ons
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
-from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -19,7 +19,7 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ServiceUnavailable, Status
 from tessera.kube.client.requests import Request, Response
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.leader_election import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 

@@ -17,8 +17,8 @@ from tessera.controller.slicing.state.events import OwnerLookedUp, PodDeleted, P
 from tessera.handover.workloads import WorkloadReader
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Status
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import JOBS, NAMESPACES, REPLICASETS, STATEFULSETS
-from tessera.kube.runtime import KubeRuntime
 
 NOW = 1_700_000_000.0
 KINDS = {each.kind: each for each in (JOBS, REPLICASETS, STATEFULSETS)}

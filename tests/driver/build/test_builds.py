@@ -22,8 +22,8 @@ from tessera.driver.build.states import BuildPhase, BuildRetries
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.kube.client.client import Client
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, RESOURCE_QUOTAS, Pod
-from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import SimulatedCluster
 
 Ordered = Callable[..., BuildOrder]

@@ -25,8 +25,8 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.resolution import Outcome
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS
-from tessera.kube.runtime import KubeRuntime
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import build_catalogue, driver_image

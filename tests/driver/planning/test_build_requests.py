@@ -15,7 +15,7 @@ from tessera.driver.planning.strategy import PUSH_TIMEOUT, BuildRequests, build_
 from tessera.driver.planning.strategy import PoolBuildState as Stands
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.leader_election import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -13,8 +13,8 @@ from tessera.doctor.manifests import install_manifests
 from tessera.driver.policies import PolicyWatcher
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CRDS, NAMESPACES
-from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

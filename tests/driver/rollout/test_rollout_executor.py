@@ -29,9 +29,9 @@ from tessera.gpu_operator.driver_policy import UpgradePolicy
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Node
 from tessera.kube.resources.meta import Resource
-from tessera.kube.runtime import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

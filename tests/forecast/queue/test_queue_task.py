@@ -11,8 +11,8 @@ from tessera.controller.slicing.cycle import take_in
 from tessera.forecast.queue.satellite import PERIOD, QueueTask
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import NODES, PODS
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 
 

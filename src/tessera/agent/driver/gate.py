@@ -52,10 +52,10 @@ from tessera.api.nodes.node_marks import (
     read_request,
 )
 from tessera.clock import rfc3339
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Condition, Node
+from tessera.kube.retries import Backoff
 from tessera.limits import CONDITION_MESSAGE
 from tessera.nvml.asynchronous import NvmlWithLossDetection
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
@@ -196,7 +196,7 @@ _log = logging.getLogger(__name__)
 
 #: Seconds after which the gate tries to open a driver of the host again without any event.
 HOST_RECHECK = 60.0
-#: Shortest pause in seconds after NVML failed; the pauses double up to :data:`~tessera.kube.backoff.LONGEST`.
+#: Shortest pause in seconds after NVML failed; the pauses double up to :data:`~tessera.kube.retries.LONGEST`.
 FIRST_PAUSE = 0.5
 
 

@@ -28,9 +28,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.access.page_guard import PageGuard
 from tessera.access.page_reader import AGENT_AUDIENCE
-from tessera.access.reviewer import Reviewer
+from tessera.access.reviewer import PageGuard, Reviewer
 from tessera.agent.base.host import ProcessTable, RunOnHost
 from tessera.agent.base.node_files import MarkerFiles, find_newer_file
 from tessera.agent.base.node_objects import NodeMirror, driver_settings

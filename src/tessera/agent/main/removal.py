@@ -56,9 +56,9 @@ from tessera.api.nodes.node_marks import (
     encode_answer,
     make_answer,
 )
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NODES
+from tessera.kube.retries import Backoff
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError, NvmlNotFound
 from tessera.nvml.interface import GpuInfo, GpuInstance

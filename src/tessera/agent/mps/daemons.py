@@ -43,7 +43,7 @@ from tessera.agent.mps.state import (
     list_servers,
     set_limits,
 )
-from tessera.kube.backoff import Backoff
+from tessera.kube.retries import Backoff
 from tessera.nvml.errors import NvmlError
 
 #: Seconds between two checks that a daemon still answers.

@@ -1,7 +1,7 @@
 """Reads the node's Instaslice object as events, and keeps its status up to date.
 
 One writer per node with one write in flight. Changes during a write go into the next write, so a burst of pods costs
-few writes; after a slow write the writer rests (:mod:`tessera.kube.backoff`). Every write is a merge patch of the
+few writes; after a slow write the writer rests (:mod:`tessera.kube.retries`). Every write is a merge patch of the
 status that names only the differences:
 
 * the result of a promise, once all slices of the pod exist; removed once the last one is destroyed and the controller
@@ -45,12 +45,12 @@ from tessera.api.instaslice import (
     summarize,
 )
 from tessera.api.names import QUOTA_RESOURCE, PodUid
-from tessera.kube.backoff import Backoff, pause_after_write
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, Node
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, version_number
+from tessera.kube.retries import Backoff, pause_after_write
 from tessera.limits import NODE_CARDS
 from tessera.mig.names import resource_spelling
 

@@ -36,9 +36,9 @@ from tessera.dra.driver_classes import find_rival
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, find_salt, is_ours, plan_slices
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import Node
+from tessera.kube.retries import Backoff
 from tessera.kube.watch.informer import Informer
 from tessera.mig.geometry import Placement
 from tessera.nvml.interface import CardAttributes, family

@@ -49,11 +49,11 @@ from tessera.cli.install.rendering import render
 from tessera.clock import Clock, until_set
 from tessera.driver.registry.credentials import parse_authorities
 from tessera.errors import UserError
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
+from tessera.kube.retries import Backoff
 from tessera.kube.watch.informer import Informer
 from tessera.limits import INSTALL_OPTIONS
 from tessera.serving.status_server import serve_status

@@ -54,6 +54,7 @@ from tessera.controller.slicing.state.events import (
     StorageObserved,
 )
 from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import (
     CSI_NODES,
     JOBS,
@@ -69,7 +70,6 @@ from tessera.kube.resources import (
     Resource,
 )
 from tessera.kube.resources.meta import split_key
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import (
     LOOK_AGAIN,

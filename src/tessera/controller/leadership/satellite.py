@@ -24,8 +24,8 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import Node, Pod
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import Informer
 from tessera.replay.recorder import SOCKET
 from tessera.status_pages import OnListening

@@ -16,10 +16,10 @@ import ssl
 from tessera.clock import Clock
 from tessera.dashboard.view.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy, read_front_proxy
 from tessera.dashboard.view.server import ViewAnswers, ViewPort
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import API_SERVICES, CONFIGMAPS, ConfigMap
+from tessera.kube.retries import Backoff
 from tessera.kube.watch.informer import Informer
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import listening_socket

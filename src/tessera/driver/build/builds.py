@@ -24,10 +24,10 @@ from tessera.driver.build.states import (
     read_attempt,
 )
 from tessera.driver.manifests.names import NAMESPACE
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.errors import AlreadyExists, ApiError
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, Job, Pod, key
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.retries import Backoff
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class BuildJobs:
     """All builds of a cluster.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         retries: how failed builds are repeated.
     """
 

@@ -32,8 +32,8 @@ from tessera.driver.policies import PolicySelection
 from tessera.driver.resolution import Resolver
 from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.kube.client.errors import ApiError
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, key
-from tessera.kube.runtime import KubeRuntime
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 
@@ -84,7 +84,7 @@ class NextKernels:
     """Looks up driver images for the next kernels.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         resolver: looks up images in registries.
         in_use: returns the pools and policies in use; called at each lookup.
         builds: builds missing images.

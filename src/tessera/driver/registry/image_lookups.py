@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tessera.clock import Clock
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Resolver
-from tessera.kube.backoff import Backoff
+from tessera.kube.retries import Backoff
 
 #: Seconds after which a query is repeated: found images rarely change, but a missing one may be pushed at any moment.
 FOUND_FOR = 1800.0

@@ -33,9 +33,9 @@ from tessera.driver.registry.client import RegistryClient, RegistryImage
 from tessera.driver.registry.credentials import CredentialsError, Keyring
 from tessera.driver.registry.wire import RegistryError, RegistryUnreachable
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.persistent_config_map import PersistentConfigMap
+from tessera.kube.retries import Backoff
 
 #: References in the cache, one for each pool, strategy and mirror; the longest unused is forgotten, and asked again.
 _REFERENCES = 4_096

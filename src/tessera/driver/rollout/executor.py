@@ -35,8 +35,8 @@ from tessera.driver.rollout.instructions import (
 from tessera.driver.rollout.node_view import PULL_APP, PULL_SET_LABEL, live_pods
 from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
-from tessera.kube.runtime import KubeRuntime
 
 
 def pull_pod(pull: PullImage) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class RolloutExecutor:
     """Carries out instructions.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         namespace: Tessera's namespace.
         events: writes events about nodes.
 

@@ -24,8 +24,8 @@ from tessera.driver.rollout.instructions import (
 )
 from tessera.driver.rollout.node_view import NodeView
 from tessera.gpu_operator.driver_policy import UpgradePolicy
-from tessera.kube.backoff import Backoff
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.leader_election import KubeRuntime
+from tessera.kube.retries import Backoff
 
 
 class RolloutMetrics:
@@ -73,7 +73,7 @@ class InFlight:
     and the node counts as in progress. So an old view never lets one node too many begin, and never evicts a pod twice.
     All of this may be lost with the process, since the next one lists everything before it decides.
 
-    Other parts use :mod:`tessera.kube.executor` for this. The rollout does not, for two reasons. First, the busy nodes
+    Other parts use :mod:`tessera.kube.retries` for this. The rollout does not, for two reasons. First, the busy nodes
     are an input of its decision, so they must follow from the same node views as the decision; the executor frees a key
     as soon as an event arrives, before the views have it. Second, the property tests of the rollout run thousands of
     process lives with this class in them; they need a class that has no tasks and no timers, and takes the time as an
@@ -169,7 +169,7 @@ class Rollout:
     """Brings nodes to the driver sets that they should have.
 
     Args:
-        runtime: see :class:`~tessera.kube.runtime.KubeRuntime`.
+        runtime: see :class:`~tessera.kube.leader_election.KubeRuntime`.
         executor: the executor that writes.
         metrics: the gauges.
         wake: called when something may be due that no watch shows.

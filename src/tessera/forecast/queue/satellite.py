@@ -25,12 +25,12 @@ from tessera.forecast.queue.forecaster import Forecaster
 from tessera.forecast.queue.job_deadlines import JobReader
 from tessera.forecast.queue.published_reasons import PROMISED, Announcement, Announcer, HeldBack
 from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
-from tessera.kube.backoff import OutageLog
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, PODS, Node, Pod
-from tessera.kube.runtime import KubeRuntime
+from tessera.kube.retries import OutageLog
 from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.limits import CONDITION_MESSAGE

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from tessera.clock import Clock
-from tessera.kube.backoff import LONGEST, SHORTEST, Backoff
+from tessera.kube.retries import LONGEST, SHORTEST, Backoff
 
 K = TypeVar("K", bound=Hashable)
 
