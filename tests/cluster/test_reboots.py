@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.agent.mig_config.drain import REBOOT_TIMEOUT
+from tessera.agent.mig_config.card_reconciler import REBOOT_TIMEOUT
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.kube.resources import DAEMONSETS
 from tessera.nvml.errors import NotSupported, ResetRequired

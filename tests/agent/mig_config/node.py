@@ -14,9 +14,9 @@ from tests.support.agent_runtime import make_parts
 from tessera.agent.base.settings import DesiredLayout
 from tessera.agent.base.wake_ups import EVERY, ChangeNotifier, Fact
 from tessera.agent.inventory.gpu_inventory import CardOwnership, InventoryReader
-from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
+from tessera.agent.mig_config.card_reconciler import RebootRequests
 from tessera.agent.mig_config.events import LayoutState, LayoutStatus
-from tessera.agent.mig_config.executor import LayoutJournal, MigExecutor
+from tessera.agent.mig_config.executor import DeviceDrainer, LayoutJournal, MigExecutor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.api.mig_layouts import parse_layouts
 from tessera.clock import LoopClock
@@ -218,7 +218,13 @@ class Node:
             desired=lambda: self.desired,
             inventory=self.inventory_reader,
             ownership=self.ownership,
-            executor=MigExecutor(runtime, inventory=self.inventory_reader, journal=journal, listener=self),
+            executor=MigExecutor(
+                runtime,
+                inventory=self.inventory_reader,
+                journal=journal,
+                on_reset=self.note_card_reset,
+                on_destroyed=self.note_instance_destroyed,
+            ),
             users=users,
             reboots=reboots,
         )

@@ -14,8 +14,7 @@ from tests.support.scenes import marked_scene
 from tests.support.searching import SEARCHING
 
 from tessera.agent.inventory.gpu_inventory import CardOwner
-from tessera.agent.mig_config.card_reconciler import DRIFT_RECHECK, EVICTION_DELAY_LIMIT
-from tessera.agent.mig_config.drain import REBOOT_TIMEOUT
+from tessera.agent.mig_config.card_reconciler import DRIFT_RECHECK, EVICTION_DELAY_LIMIT, REBOOT_TIMEOUT
 from tessera.agent.mig_config.events import LayoutState
 from tessera.kube.eviction import Evicted, Evictor
 from tessera.nvml.errors import GpuLost, InUse

@@ -81,7 +81,8 @@ async def run_on_host(command: Sequence[str], *, nsenter: str = "nsenter", secon
         raise OSError(f"{nsenter} cannot be run: {error.strerror}; it is part of util-linux") from error
     try:
         async with asyncio.timeout(seconds):
-            answer = await _read_bounded(process)
+            answer = await read_bounded(process.stdout, 4 * CONDITION_MESSAGE)
+            await process.wait()
     except TimeoutError:
         if tuple(command) != SYSTEMCTL:
             raise OSError(f"`{shown}` on the host has not ended within {seconds:g} s") from None
@@ -91,18 +92,18 @@ async def run_on_host(command: Sequence[str], *, nsenter: str = "nsenter", secon
         if process.returncode is None:
             process.kill()
             await process.wait()
+    text = one_line(answer.decode(errors="replace").strip(), CONDITION_MESSAGE)
     if process.returncode:
-        raise OSError(_refusal(shown, answer, process.returncode))
-    _log.info("`%s` on the host ended well: %s", shown, answer or "no output")
+        raise OSError(_refusal(shown, text, process.returncode))
+    _log.info("`%s` on the host ended well: %s", shown, text or "no output")
 
 
-async def _read_bounded(process: asyncio.subprocess.Process) -> str:
-    """The beginning of the output of a process as one line, once it has ended; the rest is read and dropped."""
+async def read_bounded(stream: asyncio.StreamReader | None, size: int) -> bytes:
+    """The beginning of the output of a process, at its end; the rest is read and dropped, so that it can end."""
     kept = bytearray()
-    while process.stdout is not None and (part := await process.stdout.read(65536)):
-        kept += part[: 4 * CONDITION_MESSAGE - len(kept)]
-    await process.wait()
-    return one_line(kept.decode(errors="replace").strip(), CONDITION_MESSAGE)
+    while stream is not None and (part := await stream.read(65536)):
+        kept += part[: size - len(kept)]
+    return bytes(kept)
 
 
 def _refusal(command: str, answer: str, code: int) -> str:

@@ -26,6 +26,7 @@ from typing import Protocol
 
 import msgspec
 
+from tessera.agent.base.host import read_bounded
 from tessera.agent.base.node_files import StateFile
 from tessera.agent.base.runtime import RebootNode
 from tessera.agent.base.wake_ups import RetryDelays
@@ -122,7 +123,9 @@ def failed(card: GpuInfo, error: str, *, tool: str = "tessera") -> CardPreflight
 
 async def _read(process: asyncio.subprocess.Process, card: GpuInfo) -> CardPreflight:
     """The process's result; its error if it has none."""
-    output, errors = await asyncio.gather(_read_bounded(process.stdout), _read_bounded(process.stderr))
+    output, errors = await asyncio.gather(
+        *(read_bounded(each, OUTPUT_SIZE) for each in (process.stdout, process.stderr))
+    )
     status = await process.wait()
     try:
         found = msgspec.json.decode(output, type=Preflight)
@@ -131,14 +134,6 @@ async def _read(process: asyncio.subprocess.Process, card: GpuInfo) -> CardPrefl
         lines = errors.decode(errors="replace").strip().splitlines()
         return failed(card, lines[-1] if lines else f"the preflight ended with status {status} and said nothing")
     return result
-
-
-async def _read_bounded(stream: asyncio.StreamReader | None) -> bytes:
-    """The stream up to the limit; what comes after it is read and dropped, so that the process can end."""
-    kept = bytearray()
-    while stream is not None and (part := await stream.read(65536)):
-        kept += part[: OUTPUT_SIZE - len(kept)]
-    return bytes(kept)
 
 
 #: Seconds from the error to the request, in which an error that passes can pass and pods can be evicted.

@@ -42,8 +42,8 @@ from tessera.agent.main.satellites import (
     NodePrograms,
     NodeSatellites,
 )
-from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
-from tessera.agent.mig_config.executor import LayoutJournal, MigExecutor
+from tessera.agent.mig_config.card_reconciler import RebootRequests
+from tessera.agent.mig_config.executor import DeviceDrainer, LayoutJournal, MigExecutor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.monitoring.exporter import Exporter
 from tessera.agent.monitoring.sampler import NodeSampler
@@ -315,7 +315,13 @@ class Components:
             desired=self.config.layout,
             inventory=self.inventory_reader,
             ownership=self.ownership,
-            executor=MigExecutor(runtime, inventory=self.inventory_reader, journal=journal, listener=self.health),
+            executor=MigExecutor(
+                runtime,
+                inventory=self.inventory_reader,
+                journal=journal,
+                on_reset=self.health.note_card_reset,
+                on_destroyed=self.health.note_instance_destroyed,
+            ),
             users=users,
             reboots=reboots,
         )

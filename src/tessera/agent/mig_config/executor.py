@@ -1,4 +1,4 @@
-"""Reads and changes cards through NVML, and keeps the journal: the only module here that touches the hardware.
+"""Reads and changes cards through NVML, with a journal, and empties the devices that a MIG layout replaces.
 
 The journal is on disk before every call. Right before it destroys an instance, the executor asks NVML for processes:
 NVML refuses to destroy an instance in use as well, but a process that has just begun would lose its device.
@@ -9,13 +9,18 @@ for a layout, so that the node is not rebooted again and again. An atomic rename
 that changes a card. The file is not flushed then, since instances do not outlive the machine either; before a reboot it
 is flushed. A file that cannot be read counts as empty: its instances stay as foreign ones, and one more reboot may
 follow.
+
+Before a device is destroyed it is not enough to match kubelet's list with the pods that a watch has shown: kubelet may
+admit a pod before the watch shows it. So once the fence is set, the drainer asks the API server itself for the pods of
+the node, and kubelet after it. A pod with a fenced device got it before the fence, so it was bound before, and the API
+server knows it. Kubelet lists the devices of a container a moment after the device plugin gave them, so devices that
+were given lately count as used as well.
 """
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -23,6 +28,7 @@ from tessera.agent.base.node_files import StateFile
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.settings import DesiredLayout
 from tessera.agent.base.wake_ups import CallFailure, RetryDelays
+from tessera.agent.inventory.device_state import match_device_users
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.agent.mig_config.events import (
     Call,
@@ -37,7 +43,9 @@ from tessera.agent.mig_config.events import (
     InstancePlace,
     Reset,
     SetMigMode,
+    UserPod,
 )
+from tessera.kube.eviction import Blocked, Evictor
 from tessera.nvml.errors import InUse, NvmlError, NvmlNotFound, ResetRequired
 from tessera.nvml.interface import GpuUuid, MigModeResult
 
@@ -124,18 +132,6 @@ _log = logging.getLogger(__name__)
 UNREADABLE_DELAYS = RetryDelays(first=1.0, most=30.0)
 
 
-class HardwareListener(Protocol):
-    """Learns of changes of cards; the health monitor drops the faults of hardware that no longer exists."""
-
-    def note_card_reset(self, gpu: str) -> None:
-        """A card was reset."""
-        ...
-
-    def note_instance_destroyed(self, gpu: str, gi_id: int) -> None:
-        """A GPU instance was destroyed; a later one of that id is another instance."""
-        ...
-
-
 #: Seconds without a failed reading after which a card's earlier ones no longer count.
 FORGIVEN = 600.0
 
@@ -147,7 +143,8 @@ class MigExecutor:
         runtime: the node's cards.
         inventory: reads a card.
         journal: saved before every call.
-        listener: learns of resets and of destroyed GPU instances.
+        on_reset: called with a card that was reset: the faults of hardware that no longer exists are over.
+        on_destroyed: called with the card and the id of a GPU instance that was destroyed.
     """
 
     def __init__(
@@ -156,12 +153,13 @@ class MigExecutor:
         *,
         inventory: InventoryReader,
         journal: LayoutJournal,
-        listener: HardwareListener,
+        on_reset: Callable[[str], None],
+        on_destroyed: Callable[[str, int], None],
     ) -> None:
         self.journal = journal
         self._hardware = runtime.hardware
         self._inventory = inventory
-        self._listener = listener
+        self._on_reset, self._on_destroyed = on_reset, on_destroyed
         self._clock = runtime.clock
         #: Failed readings of each card without :data:`FORGIVEN` seconds between two of them, the time of the last, and
         #: the error of the first: a card that answers now and then is tried and told like one that never answers.
@@ -226,7 +224,7 @@ class MigExecutor:
             case Reset():
                 await self._check_idle(uuid, "it cannot be reset")
                 await hardware.reset(uuid)
-                self._listener.note_card_reset(uuid)
+                self._on_reset(uuid)
             case CreateGi(place=place):
                 await hardware.create_gpu_instance(uuid, place.profile, place.start)
             case CreateCi(gi_id=gi_id, profile_index=index):
@@ -236,7 +234,7 @@ class MigExecutor:
                 await hardware.destroy_compute_instance(uuid, gi_id, ci_id)
             case DestroyGi(gi_id=gi_id):
                 await hardware.destroy_gpu_instance(uuid, gi_id)
-                self._listener.note_instance_destroyed(uuid, gi_id)
+                self._on_destroyed(uuid, gi_id)
 
     async def _set_mode(self, uuid: GpuUuid, *, enabled: bool) -> None:
         result = await self._hardware.set_mig_mode(uuid, enabled)
@@ -260,3 +258,60 @@ class MigExecutor:
 def _without_name(uuid: GpuUuid, error: Exception) -> str:
     """The text of an error, for a message that begins with the card's name."""
     return str(error).removeprefix(f"card {uuid}").lstrip(": ")
+
+
+class DeviceDrainer:
+    """Lists and evicts the users of devices, through API server and kubelet.
+
+    Args:
+        runtime: the node's kubelet and pods.
+        evictor: evicts pods; ``None`` if the policy is to wait for them.
+        recent_allocations: UUIDs of devices in containers that kubelet may not list yet.
+        overcounted_resources: resources of which the Node still counts devices that are fenced.
+        close: called before devices are fenced; returns when no pod is on its way to them.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        evictor: Evictor | None = None,
+        *,
+        recent_allocations: Callable[[], frozenset[str]],
+        overcounted_resources: Callable[[], Sequence[str]],
+        close: Callable[[frozenset[str]], Awaitable[None]],
+    ) -> None:
+        self.overcounted_resources = overcounted_resources
+        self.close = close
+        self._recent_allocations = recent_allocations
+        self._kubelet = runtime.kubelet
+        self._pods = runtime.mirror
+        self._evictor = evictor
+
+    @property
+    def may_evict(self) -> bool:
+        """True if pods are evicted; otherwise the agent waits for them."""
+        return self._evictor is not None
+
+    def snapshot(self) -> object:
+        """The inputs that are known without a request. While they are equal, a new list would be equal too."""
+        return frozenset(pod.metadata.uid for pod in self._pods.live_pods()), self._recent_allocations()
+
+    async def list(self) -> Mapping[str, tuple[UserPod, ...]]:
+        """The pods that hold each card and MIG device, by its UUID.
+
+        Raises:
+            ConnectionError: API server or kubelet did not answer.
+        """
+        bound = await self._pods.list_bound_pods()
+        listed = match_device_users(await self._kubelet.pod_resources(), bound)
+        users = {
+            device: tuple(sorted({UserPod(each.namespace, each.name, each.pod) for each in found}))
+            for device, found in listed.items()
+        }
+        return {device: (UserPod(),) for device in self._recent_allocations()} | users
+
+    async def evict(self, user: UserPod) -> str | None:
+        """Asks the API server to evict a pod; returns why the pod stays, ``None`` if it will end or has ended."""
+        assert self._evictor is not None
+        answer = await self._evictor.evict(user.namespace, user.name, user.pod)
+        return answer.text if isinstance(answer, Blocked) else None

@@ -40,10 +40,9 @@ from tessera.agent.inventory.gpu_inventory import (
     mig_cards_of,
     sharing_gpus,
 )
-from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE, CardReconciler
-from tessera.agent.mig_config.drain import DeviceDrainer, RebootRequests
+from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE, CardReconciler, RebootRequests
 from tessera.agent.mig_config.events import APPLYING, CardGoal, CardStatus, LayoutState, LayoutStatus, summarize_cards
-from tessera.agent.mig_config.executor import MigExecutor
+from tessera.agent.mig_config.executor import DeviceDrainer, MigExecutor
 from tessera.agent.mig_config.state_machine import CardStateMachine
 from tessera.api.mig_layouts import (
     BALANCED,

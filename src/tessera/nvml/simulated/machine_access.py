@@ -35,23 +35,10 @@ class StateFileError(UserError):
     """The file holds no simulated machine, or another one than requested."""
 
 
-class MachineStore(Protocol):
-    """Storage of a simulated machine."""
-
-    @property
-    def is_shared(self) -> bool:
-        """True if other processes may change the machine."""
-        ...
-
-    @contextmanager
-    def machine(self) -> Iterator[MachineState]:
-        """Yields the machine for one reading or change; saves changes, also when an error leaves the block."""
-        ...
-
-
 class MemoryStore:
     """A machine of this process."""
 
+    #: True if other processes may change the machine.
     is_shared = False
 
     def __init__(self, machine: MachineState) -> None:
@@ -139,7 +126,7 @@ class MachineAccess:
         store: where the machine is.
     """
 
-    def __init__(self, store: MachineStore) -> None:
+    def __init__(self, store: MemoryStore | FileStore) -> None:
         self.store = store
         #: Functions to call after each change of this process, by subscription.
         self._subscribers: dict[object, Callable[[], None]] = {}

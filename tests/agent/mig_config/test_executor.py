@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tests.agent.mig_config.node import Ledger
 from tests.support.agent_runtime import make_parts
 
-from tessera.agent.mig_config.drain import DeviceDrainer
 from tessera.agent.mig_config.events import UserPod
+from tessera.agent.mig_config.executor import DeviceDrainer
 from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta, Uid
