@@ -80,6 +80,14 @@ async def broken_card(lab: Lab) -> None:
     await lab.create("waits", HALF)
 
 
+async def broken_card_of_another_model(lab: Lab) -> None:
+    """The card would serve no pod that waits for a profile of the others."""
+    LabCards(lab.cluster.nodes).break_card("node-2/0", xid=79)
+    await holder(lab, WHOLE)
+    await lab.clock.sleep(60)
+    await lab.create("waits", HALF)
+
+
 async def maximum_of_its_queue(lab: Lab) -> None:
     spec = {"maximum": "20Gi", "namespaces": ["default"]}
     await lab.client.create(QUEUES, {"metadata": {"name": "default"}, "spec": spec})
@@ -138,6 +146,7 @@ SITUATIONS: Mapping[str, tuple[Callable[[Lab], Awaitable[None]], str]] = {
         (fragmented, "fragmented"),
         (reserved, "reserved"),
         (broken_card, "card-held-back"),
+        (broken_card_of_another_model, "full"),
         (maximum_of_its_queue, "queue-full"),
         (cordoned, "no-node"),
         (no_cpu, "node-full"),
@@ -179,4 +188,5 @@ def test_all_say_the_same_sentence(name: str, in_lab: InLab) -> None:
         assert condition.message.startswith(capital)
         assert lab.events_of("waits", "SliceForecast")[-1].message.startswith(capital)
 
-    in_lab(scenario, nodes="2xA100-40GB" if situation is broken_card else "1xA100-40GB")
+    nodes = {"broken_card": "2xA100-40GB", "broken_card_of_another_model": "1xA100-40GB,1xH100-80GB"}
+    in_lab(scenario, nodes=nodes.get(name, "1xA100-40GB"))

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cluster.test_claim_views import is_told, why
+from tests.cluster.test_one_sentence import page_of_controller
 from tests.cluster.test_queues import page_source
 from tests.cluster.test_resource_claims import claiming, in_lab, template
 from tests.support.device_claims import claim, exactly
@@ -28,6 +29,7 @@ from tessera.observe.cluster_reading import ClusterReading, read_cluster
 from tessera.observe.usage_rows import lease_rows
 from tessera.provisioning.startup_deadline import missing_offer, offers_gpus
 from tessera.visibility import Redactor, Visibility
+from tessera_lab.activity.lab_cards import LabCards
 
 __all__ = ["in_lab"]
 
@@ -50,6 +52,21 @@ def test_a_whole_card_runs_from_its_template_to_the_container(in_lab: Callable[.
         await lab.until(lambda: lab.pod(waiting) is None, "the pods are gone")
         await lab.empty()
         assert (await lab.client.list(RESOURCE_CLAIMS, "default")).items == []
+
+    in_lab(scenario, "2xT4")
+
+
+def test_a_claim_waits_for_a_whole_card_that_is_held_back(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await template(lab, "one", exactly("gpu", "gpu.tessera.dev"))
+        await claiming(lab, "holder", "one")
+        await lab.running("holder")
+        (other,) = set(lab.machine().uuids()) - set(lab.devices("holder", "main"))
+        LabCards(lab.cluster.nodes).break_card(f"node-1/{lab.machine().uuids().index(other)}", xid=79)
+        await lab.clock.sleep(60)
+        await claiming(lab, "waits", "one")
+        await lab.clock.sleep(60)
+        assert [(each.name, each.reason) for each in page_of_controller().pods] == [("waits", "card-held-back")]
 
     in_lab(scenario, "2xT4")
 

@@ -1,12 +1,11 @@
 """A slicer's cluster with a forecaster beside it, on a clock that the test sets."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.api.names import NodeName, resource_of
+from tessera.api.names import resource_of
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.forecast.calibration import Calibration
@@ -14,6 +13,7 @@ from tessera.forecast.history_text import History
 from tessera.forecast.lives import LifeHistory
 from tessera.forecast.past_times import StartTimes
 from tessera.forecast.queue.forecaster import Forecaster, Round
+from tessera.forecast.queue.held_back import HeldBack
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Pod
 
@@ -67,7 +67,7 @@ class ForecastCluster(SlicerCluster):
             self.now += seconds
             self.end(pod)
 
-    def forecast(self, held_back: Mapping[NodeName, Mapping[str, str]] | None = None) -> QueuePage:
+    def forecast(self, held_back: HeldBack | None = None) -> QueuePage:
         """The queue now."""
         begun = self.expect_ends()
         for _ in self.forecaster.forecast(begun, held_back or {}):

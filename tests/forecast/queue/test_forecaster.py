@@ -329,13 +329,6 @@ def test_slices_that_no_node_could_hold_never_start(cluster: ForecastCluster) ->
     assert (row.reason, row.start.basis) == ("never-fits", "unknown")
 
 
-def test_a_card_that_is_held_back_is_the_reason(cluster: ForecastCluster) -> None:
-    cluster.submit("holder", WHOLE)
-    pod = _waits(cluster, "p", WHOLE)
-    (row,) = cluster.forecast({NodeName("n1"): {"GPU-0": "XID 79"}}).pods
-    assert (row.uid, row.reason) == (pod.uid, "card-held-back")
-
-
 def test_details_name_no_other_pod_and_no_node(cluster: ForecastCluster) -> None:
     cluster.submit("secret-holder", WHOLE)
     for profiles in ([WHOLE], [HALF], [WHOLE, WHOLE]):

@@ -49,6 +49,8 @@ _RULE = re.compile(r"^(XID [0-9]{1,5}|[a-z][a-z-]{0,31})\Z")
 _Uuid = Annotated[str, msgspec.Meta(pattern=_UUID.pattern)]
 _Rule = Annotated[str, msgspec.Meta(pattern=_RULE.pattern)]
 _Resource = Annotated[str, msgspec.Meta(max_length=317, pattern=r"^[A-Za-z0-9][A-Za-z0-9./_-]*\Z")]
+#: Most characters of a product's name; NVML's have at most 96, and those of cards some 30.
+_PRODUCT = 96
 _Devices = Annotated[int, msgspec.Meta(ge=1, le=int(RESOURCE_ENTRIES))]
 
 
@@ -126,11 +128,18 @@ class CardFault(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         )
 
 
-class ListedCard(msgspec.Struct, frozen=True, order=True):
-    """A card of a node: the driver's index, and its UUID."""
+class ListedCard(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
+    """A card of a node.
+
+    Attributes:
+        index: the driver's.
+        gpu: its UUID.
+        product: NVML's name, as in ``tessera.dev/offers``; empty if all cards of the node have the same.
+    """
 
     index: Annotated[int, msgspec.Meta(ge=0, le=int(NODE_INDEXES))]
     gpu: _Uuid
+    product: Annotated[str, msgspec.Meta(max_length=_PRODUCT)] = ""
 
 
 class NodeCards(msgspec.Struct, frozen=True, omit_defaults=True):

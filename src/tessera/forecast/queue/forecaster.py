@@ -22,9 +22,10 @@ from tessera.forecast.history_text import History
 from tessera.forecast.lives import LIFE_NAME, LifeEstimator
 from tessera.forecast.past_times import LEAST_LONGER_WAITS, RecentStarts, SurvivalCurve
 from tessera.forecast.queue.competition import CurrentPage, Place, places, waiting_in_order
+from tessera.forecast.queue.held_back import HeldBack
 from tessera.forecast.queue.job_deadlines import JobDeadlines
 from tessera.forecast.queue.lease_tracker import LeaseTracker, TrackedPod
-from tessera.forecast.queue.published_reasons import ChangedEnds, HeldBack, PublishedReasons
+from tessera.forecast.queue.published_reasons import ChangedEnds, PublishedReasons
 from tessera.forecast.queue_page import (
     DEADLINE,
     HISTORY,
@@ -273,7 +274,7 @@ class Forecaster:
 
         Args:
             begun: the round.
-            held_back: by node and card, the source of the fault for which it is not allocated.
+            held_back: the cards that are not allocated for a fault.
             followers: pods that wait for what another asks for first, each with that pod.
         """
         state, now = begun.state, begun.now

@@ -37,6 +37,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.planning.batch_placement import Unplaced
 from tessera.controller.slicing.planning.planner import Planner
 from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.forecast.queue.held_back import HeldBack, HeldCards
 from tessera.forecast.queue_page import QueuedPod, condition_reason, queued_text
 from tessera.placement.cards import OwnedPlacement
 from tessera.placement.explain import EXPLAINED_STEPS, RefusalExplainer, blocker_of
@@ -142,8 +143,6 @@ BLOCKER_STEPS = 100_000
 _replace = msgspec.structs.replace
 #: Pods that a row names as standing before another; its position says how many wait.
 _BLOCKERS = 8
-#: By node and UUID of the card, the source of its fault.
-HeldBack = Mapping[NodeName, Mapping[str, str]]
 #: Nodes with the most free slots, among which the holders in the way are sought.
 _NODES_SEARCHED = 16
 #: Nodes with the most free slots that are asked if their rules let one pod in, and the pods for which they are asked.
@@ -161,7 +160,7 @@ class PublishedReasons:
 
     Args:
         state: the slicer's state.
-        held_back: by node and card, the source of the fault for which it is not allocated.
+        held_back: the cards that are not allocated for a fault.
 
     Attributes:
         searches: searches for what must end first so far, of some 50 ms each; never decreases.
@@ -169,7 +168,7 @@ class PublishedReasons:
 
     def __init__(self, state: SlicerState, held_back: HeldBack) -> None:
         self._state = state
-        self._held_back = held_back
+        self._held_cards = HeldCards(state, held_back)
         self._explainer = RefusalExplainer(state.inventory.fleet, lambda _demand, _node: None, {})
         self.searches = 0
         #: Pods for which nodes were asked if their rules let them in.
@@ -190,7 +189,7 @@ class PublishedReasons:
         found = self._with_blockers(pod, nodes, reason)
         if pod.uid in self._state.updates:
             return _replace(self._state.updates[pod.uid], reason=found)
-        away = self._cards_away(pod)
+        away = self._held_cards.find(pod, nodes)
         if away and not reason.never and not isinstance(reason, QueueFull | Reserved | GangIncomplete):
             return CardsAway(len(away), found, tuple(sorted(set(away))))
         return found
@@ -209,15 +208,6 @@ class PublishedReasons:
             (found,) = self._planner.plan_alone([pod], StepBudget(_REPLAN_STEPS))
             self._replanned[key] = found.reason if isinstance(found, Unplaced) else None
         return self._replanned[key]
-
-    def _cards_away(self, pod: PodInfo) -> list[str]:
-        """The faults of cards that are held back on nodes that would take the pod, one of each card."""
-        if not self._held_back:
-            return []
-        index = self._state.cluster.index
-        able = index.open_to(pod.constraints)
-        cards = (cards for name, cards in self._held_back.items() if index.mask_of(name) & able)
-        return [fault for each in cards for fault in each.values()]
 
     def _with_blockers(self, pod: PodInfo, nodes: int, reason: Reason) -> Reason:
         """The reason with the slices that are in the way now."""

@@ -10,8 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tessera.api.names import SLICE_PROMISED_CONDITION, NodeName, PodUid
-from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, decode_cards, decode_spared
+from tessera.api.names import SLICE_PROMISED_CONDITION, PodUid
 from tessera.clock import rfc3339
 from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.objects.pod_info import FINISHED
@@ -22,8 +21,9 @@ from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, History, de
 from tessera.forecast.lives import LifeHistory
 from tessera.forecast.past_times import StartTimes
 from tessera.forecast.queue.forecaster import Forecaster
+from tessera.forecast.queue.held_back import read_held_back
 from tessera.forecast.queue.job_deadlines import JobReader
-from tessera.forecast.queue.published_reasons import PROMISED, Announcement, Announcer, HeldBack
+from tessera.forecast.queue.published_reasons import PROMISED, Announcement, Announcer
 from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
@@ -145,24 +145,11 @@ class QueueTask:
         asking = self._slicer.kinds.having["followers"]
         followers = sorted((each for kind in asking for each in kind.followers()), key=lambda found: found[0].created)
         self._followers = {pod.uid for pod, _ in followers}
-        for _ in self._forecaster.forecast(begun, self._held_back(), followers):
+        for _ in self._forecaster.forecast(begun, read_held_back(self._nodes.cache.values()), followers):
             await asyncio.sleep(0)
         due = [*self._announcer.choose(self.page.pods, now), *self._ended_waits()]
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
         await asyncio.gather(*(self._announce(each, gate) for each in due))
-
-    def _held_back(self) -> HeldBack:
-        """By node and card, the source of the fault for which it is not allocated."""
-        found: dict[NodeName, Mapping[str, str]] = {}
-        for node in self._nodes.cache.values():
-            text = node.metadata.annotations.get(CARDS_ANNOTATION, "")
-            if not text:
-                continue
-            spared = decode_spared(node.metadata.annotations.get(SPARED_ANNOTATION, ""))
-            cards = {each.gpu: each.rule for each in decode_cards(text).faults if each.key not in spared}
-            if cards:
-                found[NodeName(node.metadata.name)] = cards
-        return found
 
     # Telling pods
 
