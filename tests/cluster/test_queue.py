@@ -6,6 +6,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import parse_rfc3339
+from tessera.controller.slicing.reservations.reservation_record import read_reservations
 from tessera.explain.asked_object import parse_query
 from tessera.explain.query import explain
 from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, decode_history
@@ -95,7 +96,10 @@ def test_slots_are_reserved_for_the_time_that_such_pods_lived(in_lab: InLab) -> 
         await lab.create("next", WHOLE)
         await lab.until(lambda: lab.events_of("next", "SliceReserved"), "slots are reserved")
         (told,) = lab.events_of("next", "SliceReserved")
-        assert told.message.endswith("default/holder ends, expected in about 8m")
+        assert told.message.endswith("They are free when default/holder ends")
+        await lab.until(lambda: read_reservations(lab.instaslice()), "the reservation is recorded")
+        ((_, _, kept),) = read_reservations(lab.instaslice())
+        assert 450 < kept.until - kept.made <= 530  # they ran for 590 s, and this one since a minute
 
     in_lab(scenario, nodes="1xA100-40GB")
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tessera.forecast.queue_page import ExpectedStart, QueuedPod, case_of, condition_reason, queued_text
+from tessera.clock import parse_rfc3339
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, case_of, condition_reason, queued_text, start_text
 
 NOW = 1_700_000_000.0
 
@@ -11,8 +12,17 @@ def test_the_reason_comes_first_then_place_and_start() -> None:
     detail, start = "gang train: 3 of 4 pods exist", ExpectedStart(p50=NOW, p90=NOW + 3600, basis="rate")
     row = QueuedPod(namespace="team", name="train", position=2, of=5, detail=detail, start=start)
     assert queued_text(row) == (
-        "Gang train: 3 of 4 pods exist. Position 2 of 5 for the same room. Starts between 2023-11-14 22:13 UTC and"
-        " 2023-11-14 23:13 UTC, from the starts of pods that had waited, in the last hour"
+        "Gang train: 3 of 4 pods exist. Position 2 of 5 for the same room. Starts between 2023-11-14 22:14 UTC and"
+        " 2023-11-14 23:14 UTC, from the starts of pods that had waited, in the last hour"
+    )
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 29, 31, 59, 60])
+def test_a_start_that_is_to_come_is_never_told_as_a_time_that_has_passed(seconds: int) -> None:
+    now = 1_700_000_040.0 + seconds
+    told = start_text(ExpectedStart(p50=now, p90=now, basis="rate"))
+    assert (
+        parse_rfc3339(told.split(",")[0].removeprefix("starts about ").replace(" UTC", ":00Z").replace(" ", "T")) >= now
     )
 
 

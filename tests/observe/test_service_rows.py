@@ -44,7 +44,7 @@ def test_everything_that_is_known_of_a_service_stands_in_one_row() -> None:
         queue=QueuePage(pods=(QueuedPod(namespace="team", name="c", start=ExpectedStart(p50=601.0)),)),
     )
     assert (found.ready, found.wanted, found.requests, found.waiting, found.room) == (2, 3, 12.35, 3.0, 5)
-    assert (found.starts, found.start, found.busy, found.power, found.joules) == (1, 600.0, 0.4, 200, 16_200)
+    assert (found.starts, found.start, found.busy, found.power, found.joules) == (1, 660.0, 0.4, 200, 16_200)
     (finding,) = found.findings
     assert (finding.kind, finding.pods, finding.pod, finding.node) == ("throttled", 1, "b", "n2")
     assert finding.text == "throttled for 25m: its card is slow. Ask."

@@ -29,7 +29,7 @@ from tessera.explain.card_map import CardHolder, MappedCard, NodeResource, Tile
 from tessera.explain.explanation import Explanation
 from tessera.explain.fleet_map import map_fleet, waits_by_claims
 from tessera.explain.topology_text import describe_each
-from tessera.forecast.queue_page import QueuedPod, QueuePage
+from tessera.forecast.queue_page import QueuedPod, QueuePage, whole_minute
 from tessera.kube.resources import Node, Pod
 from tessera.kube.resources.meta import key_of
 from tessera.limits import CARD_EVIDENCE, CARD_HOLDERS
@@ -320,12 +320,12 @@ def waiting_pod(pod: Pod, row: QueuedPod | None = None) -> WaitingDocument | Non
 
 
 def _in_queue(waiting: WaitingDocument, row: QueuedPod) -> WaitingDocument:
-    """Adds reason, place and start. Times are whole minutes: a forecast moves by seconds each time that it is made."""
+    """Adds reason, place and start."""
     if row.why is not None:
         waiting = msgspec.structs.replace(waiting, case=row.why.case, why=verdict(row.why))
     if not row.position:
         return waiting
-    p50, p90 = (None if each is None else 60.0 * round(each / 60) for each in (row.start.p50, row.start.p90))
+    p50, p90 = (None if each is None else whole_minute(each) for each in (row.start.p50, row.start.p90))
     return msgspec.structs.replace(
         waiting,
         position=row.position,

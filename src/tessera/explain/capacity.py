@@ -60,7 +60,7 @@ from tessera.reasons.reason import (
     UnknownProfile,
 )
 from tessera.reasons.words import NO_ENDS_STEP, name_blockers, sentence, steps, verdict
-from tessera.text import age, count_noun, list_names
+from tessera.text import count_noun, list_names
 
 #: Alternative profiles, and nodes with different changes, that one explanation lists.
 _ALTERNATIVES = 3
@@ -396,14 +396,12 @@ def _goes_first(view: ClusterView, slicer: Slicer, found: Reservation) -> str:
 
 
 def _reservation_text(view: ClusterView, slicer: Slicer, found: Reservation) -> str:
-    """The place of a reservation, and what it waits for."""
+    """The place of a reservation, and what it waits for; the controller's forecast alone says when."""
     holders = sorted({each.owner for each in holders_of(slicer.state, found)})
     place = f"{view.slices(found.slices)}, on node {found.node}"
     if not holders:
         return f"{place}, which are free"
-    left = found.until - slicer.state.now
-    when = f"expected in about {age(left)}" if left > 0 else f"expected {age(-left)} ago"
-    return f"{place}; it waits for the end of {list_names(holders)}, {when}"
+    return f"{place}; it waits for the end of {list_names(holders)}"
 
 
 def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:

@@ -4,6 +4,7 @@ Times are seconds since 1970. The words are those of the condition of a pod, of 
 """
 
 from collections.abc import Iterable
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -213,9 +214,17 @@ def start_text(start: ExpectedStart) -> str:
     return f"starts between {first} and {last}, {basis}"
 
 
+def whole_minute(time: float) -> float:
+    """The first whole minute that is not before a time: what is expected by then is told, and it has not passed.
+
+    A forecast moves by seconds each time that it is made.
+    """
+    return 60.0 * ceil(time / 60)
+
+
 def _minute(time: float) -> str:
-    """``2026-11-24 15:04 UTC``, the minute that has begun or begins next."""
-    return f"{rfc3339(60 * round(time / 60))[:16].replace('T', ' ')} UTC"
+    """``2026-11-24 15:04 UTC``."""
+    return f"{rfc3339(whole_minute(time))[:16].replace('T', ' ')} UTC"
 
 
 def condition_reason(case: str) -> str:

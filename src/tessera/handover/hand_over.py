@@ -222,7 +222,7 @@ class HandOver(Proposer):
         own = self._state.reservations.get(pod.uid)
         for other in [*([own] if own is not None else []), *reservations_on(self._state, last)]:
             yield EndOfReservation(other)
-        yield NewReservation(pod, made, 0.0)
+        yield NewReservation(pod, made)
 
     # Switching
 

@@ -115,7 +115,7 @@ class GangHeirs:
             seconds = max([seconds, *(residual_seconds(self._state, each) for each in holders)])
         for pod, new in made:
             new.until = self._state.now + seconds
-            yield NewReservation(pod, new, seconds)
+            yield NewReservation(pod, new)
 
 
 class Inheritance(Proposer):
@@ -196,7 +196,7 @@ class Inheritance(Proposer):
         for other in others:
             yield EndOfReservation(other)
         self._workloads.pop(owner_of(pod), None)  # what it wants now
-        yield NewReservation(None, made, 0.0)
+        yield NewReservation(None, made)
 
     def _is_over_share(self, pod: PodInfo, counts: Counter[str]) -> bool:
         share = KEPT_PODS // max(1, len(counts.keys() | {pod.namespace}))
@@ -377,7 +377,7 @@ class Inheritance(Proposer):
         holders = holders_of(state, made)
         seconds = max((residual_seconds(state, each) for each in holders), default=0.0)
         made.holders, made.until = {each.uid for each in holders}, state.now + seconds
-        yield NewReservation(pod, made, seconds)
+        yield NewReservation(pod, made)
 
 
 def _families(one: Reservation) -> Iterator[Family]:

@@ -324,7 +324,7 @@ class Spares(Proposer):
         )
         made.holders = {each.uid for each in holders_of(state, made)}
         others = [each for each in state.reservations.values() if overlap(each, made)]
-        return [*map(EndOfReservation, others), NewReservation(None, made, seconds)]
+        return [*map(EndOfReservation, others), NewReservation(None, made)]
 
     # Giving them
 
@@ -343,7 +343,7 @@ class Spares(Proposer):
                 self._since.pop(heir.uid, None)
                 ended = (made[0], self._state.reservations.get(heir.uid))
                 yield from (EndOfReservation(each) for each in ended if each is not None)
-                yield NewReservation(heir, made[1], 0.0)
+                yield NewReservation(heir, made[1])
         self._set_due()
         if not any(self._waiting.values()):
             self._workloads.clear()

@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.usage import LeaseUsage
-from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, whole_minute
 from tessera.observe.usage_rows import WASTED_STATES, largest_first
 from tessera.reasons.reason import OldPods, UpdateStep
 from tessera.signals.load import sum_power
@@ -247,10 +247,9 @@ def _count_unknown(service: Service, held: Sequence[_Held]) -> int:
 
 
 def _next_start(service: Service, starts: Mapping[str, ExpectedStart]) -> float | None:
-    """Whole minutes: a forecast moves by seconds each time that it is made."""
     keys = (f"{service.namespace}/{name}" for name in service.waiting)
     known = [start.p50 for key in keys if (start := starts.get(key)) is not None and start.p50 is not None]
-    return 60.0 * round(min(known) / 60) if known else None
+    return whole_minute(min(known)) if known else None
 
 
 def _update(updating: Sequence[QueuedPod], held: Sequence[_Held]) -> ServiceUpdate | None:

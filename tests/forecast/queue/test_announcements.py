@@ -38,8 +38,8 @@ def test_a_pod_is_told_its_position_its_start_and_the_reason() -> None:
     (one,) = _told(Announcer(), ROW, NOW)
     assert (one.uid, one.waits, one.reason, one.event) == ("u1", True, "Full", True)
     assert one.text == (
-        "Every card is full for 3g.20gb. Position 2 of 5 for the same room. Starts between 2023-11-14 22:23 UTC and"
-        " 2023-11-14 22:33 UTC, from how long such pods ran before"
+        "Every card is full for 3g.20gb. Position 2 of 5 for the same room. Starts between 2023-11-14 22:24 UTC and"
+        " 2023-11-14 22:34 UTC, from how long such pods ran before"
     )
 
 
@@ -50,15 +50,15 @@ def test_a_pod_is_told_its_position_its_start_and_the_reason() -> None:
         (ExpectedStart(starts=1), "Its start is unknown: 1 pod with such slices started in the last hour"),
         (
             ExpectedStart(p50=NOW + 60, basis="history"),
-            "Starts after 2023-11-14 22:14 UTC, from how long such pods ran",
+            "Starts after 2023-11-14 22:15 UTC, from how long such pods ran",
         ),
         (
             ExpectedStart(p50=NOW + 60, basis="history", waits=True),
-            "Starts after 2023-11-14 22:14 UTC, from how long such pods ran and waited before",
+            "Starts after 2023-11-14 22:15 UTC, from how long such pods ran and waited before",
         ),
         (
             ExpectedStart(p50=NOW + 60, p90=NOW + 60, basis="deadline"),
-            "Starts about 2023-11-14 22:14 UTC, by the deadlines of the pods before it",
+            "Starts about 2023-11-14 22:15 UTC, by the deadlines of the pods before it",
         ),
     ],
 )

@@ -204,7 +204,7 @@ class Settlement:
         if pod is None or (made.is_inherited and not made.holders):  # the pod starts at once
             return
         names = sorted(each.owner for each in holders_of(self._state, made))
-        self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names, new.seconds))
+        self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names))
 
     def _end(self, one: Reservation) -> None:
         """Ends a reservation, and those of its gang."""

@@ -73,12 +73,10 @@ class NewReservation(msgspec.Struct, frozen=True):
     Attributes:
         pod: the pod; None as long as no pod waits for the slots.
         reservation: the reservation.
-        seconds: seconds until the slots are expected to be free.
     """
 
     pod: PodInfo | None
     reservation: Reservation
-    seconds: float
 
 
 class EndOfReservation(msgspec.Struct, frozen=True):

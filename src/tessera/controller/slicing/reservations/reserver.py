@@ -151,7 +151,7 @@ class Reserver(Proposer):
             self._adopted = True
             self._number = adopt_reservations(self._state, keep=self._keeps, inherits=self._inherits)
             kept = [each for each in self._state.reservations.values() if each.kept_for is not None]
-            yield from (NewReservation(None, each, 0.0) for each in kept)  # they count for their queues
+            yield from (NewReservation(None, each) for each in kept)  # they count for their queues
         found = [each for each in self._state.reservations.values() if each.kept_for is None]
         if any(each.node in nodes or each.uid not in self._state.waiting for each in found):
             yield from self._review()
@@ -290,7 +290,7 @@ class Reserver(Proposer):
         made.holders = {each.uid for each in holders_of(self._state, made)}
         for other in [each for each in self._state.reservations.values() if overlap(each, made)]:
             yield EndOfReservation(other)
-        yield NewReservation(pod, made, place.seconds)
+        yield NewReservation(pod, made)
 
     # Checking reservations
 

@@ -120,8 +120,8 @@ def overstay_text(pod: PodInfo) -> str:
 _NO_YOUNGER = "younger pods do not get these slots"
 
 
-def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str], seconds: float) -> str:
-    """Returns the event message of a pod for which slots are kept."""
+def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str]) -> str:
+    """Returns the event message of a pod for which slots are kept; its forecast alone says when it starts."""
     places = (
         "as many"
         if pod.devices
@@ -130,11 +130,8 @@ def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str]
     rule = "a pod of the same owner held these slots" if reservation.is_inherited else _NO_YOUNGER
     kept = f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; {rule}"
     if not holders:
-        return f"{kept}. They are free now; the pod starts with its gang, expected in about {age(seconds)}"
-    return (
-        f"{kept}. They are free when {_names_for(pod, holders)} {'ends' if len(holders) == 1 else 'end'},"
-        f" expected in about {age(seconds)}"
-    )
+        return f"{kept}. They are free now; the pod starts with its gang"
+    return f"{kept}. They are free when {_names_for(pod, holders)} {'ends' if len(holders) == 1 else 'end'}"
 
 
 def room_text(pod: PodInfo, room: Room) -> str:
