@@ -62,7 +62,7 @@ layers: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 # Tests that start no process and no cluster.
-FAST := agent/health agent/inventory agent/mig_config agent/slices api controller/filters controller/slicing docs explain \
+FAST := agent/health agent/inventory agent/mig_config agent/slices api controller/cluster controller/slicing docs explain \
   mig nvml offers placement replay webhook/admission
 fast: $(VENV)/.dev
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(addprefix tests/,$(FAST))

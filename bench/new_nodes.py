@@ -20,7 +20,7 @@ import click
 from tessera.api.names import PodUid
 from tessera.api.nodes.node_groups import parse_node_groups
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 from tessera.scale_up.new_nodes import PACKING_STEPS, plan_new_nodes
 from tessera.scale_up.node_packing import pack
 from tessera.scale_up.patterns import Vector

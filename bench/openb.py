@@ -40,8 +40,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tessera.placement.ratings.card_demand import CardDemand, CardRequest, NodeRoom
-from tessera.placement.ratings.node_ratings import NodeRatings, NodeSize
+from tessera.placement.card_demand import CardDemand, CardRequest, NodeRoom
+from tessera.placement.node_ratings import NodeRatings, NodeSize
 
 CARD = 1000  # thousandths
 MARKS = (90, 95, 100, 130)

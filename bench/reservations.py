@@ -25,7 +25,7 @@ from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.clock import rfc3339
-from tessera.controller.leadership.informers import unknown_owners
+from tessera.controller.informers import unknown_owners
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo, Workload
 from tessera.controller.slicing.slicer import Slicer

@@ -12,10 +12,10 @@ from tessera.dra.node_devices import preferred_placements
 from tessera.mig.geometry import Geometry, Placement, free_placements, free_slots, free_starts
 from tessera.placement.card_table import CardTable, reachable_slots
 from tessera.placement.cards import AlikeCards, FleetCard, FleetNode
+from tessera.placement.demand import StepBudget
 from tessera.placement.fleet import Fleet
 from tessera.placement.policies import LeastCost, MixAware, Policy
 from tessera.placement.state_costs import Memo, Pending, StateCosts
-from tessera.placement.step_budget import StepBudget
 
 #: Steps of the shares of a workload.
 STEP = 0.05

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import given, settings
-from tests.controller.leadership.forging import NODES, PODS, Forger
+from tests.controller.informers.forging import NODES, PODS, Forger
 from tests.support.searching import examples
 
 from tessera.agent.slices.events import (

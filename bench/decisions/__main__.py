@@ -33,7 +33,7 @@ from tessera.controller.slicing.state.events import (
     WriteDone,
 )
 from tessera.controller.slicing.state.instructions import PatchRequests, PatchResults
-from tessera.placement.ratings.card_demand import CPU_STEP, MEMORY_STEP
+from tessera.placement.card_demand import CPU_STEP, MEMORY_STEP
 
 #: Releases after the first plan: each makes everybody who waits a candidate again.
 RELEASES = 5

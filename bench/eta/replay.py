@@ -9,7 +9,7 @@ from bench.eta.cluster import BEGIN, ReplayedCluster
 from bench.eta.traces import Job
 
 from tessera.api.names import PodUid
-from tessera.controller.slicing.planning.batch_placement import Placed
+from tessera.controller.slicing.batch_placement import Placed
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.forecast.past_times import quantile
 from tessera.forecast.queue_page import QueuedPod

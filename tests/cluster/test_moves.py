@@ -6,8 +6,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import HOSTNAME_LABEL, INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
-from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
-from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
+from tessera.controller.slicing.state.node_records import MOVES_ANNOTATION, RESERVATIONS_ANNOTATION
 from tessera.explain.room_moves import read_moves
 from tessera.kube.resources import DEPLOYMENTS, PODS, REPLICASETS, Resource
 from tessera_lab.apiserver.audit import AuditEntry

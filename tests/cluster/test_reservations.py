@@ -4,7 +4,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.controller.slicing.state.node_records import RESERVATIONS_ANNOTATION
 
 HALF = {"nvidia.com/mig-3g.20gb": 1}
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}

@@ -13,10 +13,10 @@ from tessera.api.names import LENDS_ANNOTATION, QUOTA_RESOURCE
 from tessera.api.pod_annotations import CHOSEN, MEMORY
 from tessera.cli.base.explaining import explain_as_user
 from tessera.cli.resize import begin, end
-from tessera.errors import UserError
 from tessera.explain.asked_object import parse_query
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import PODS, Resource
+from tessera.text import UserError
 from tessera_lab.kubelet.context import InProcessPlugins
 
 QUOTAS: Resource[dict[str, Any]] = Resource("", "v1", "resourcequotas", "ResourceQuota", True, dict)

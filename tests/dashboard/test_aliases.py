@@ -10,7 +10,7 @@ from tessera.api.nodes.health import CardHealth, Evidence, Finding, Holder
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, JoinedCard, LeaseUsage, NodeTopology, NodeUsage
 from tessera.api.queues import Queue
-from tessera.controller.cluster.storage import NodeModels
+from tessera.controller.cluster.volumes import NodeModels
 from tessera.dashboard.aliases import Aliases, Objects
 from tessera.explain.order_objects import OrderObjects
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage

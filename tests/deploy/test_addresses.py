@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from tests.support.ports import free_port
 
-from tessera.controller.leadership.satellite import ControllerOptions
+from tessera.controller.satellite import ControllerOptions
 from tessera.serving.status_server import serve_status
 from tessera.webhook.base import WebhookOptions
 

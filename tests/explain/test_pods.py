@@ -27,7 +27,7 @@ from tessera.api.nodes.health import describe_fault
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.api.queues import Queue
 from tessera.clock import rfc3339
-from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.planner import Planner
 from tessera.explain.asked_object import Query, parse_query
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 from tessera.explain.order_objects import OrderObjects

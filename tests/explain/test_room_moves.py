@@ -11,7 +11,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import HOSTNAME_LABEL, MOVABLE_ANNOTATION, PodUid
 from tessera.cli.defrag import plan_lines
 from tessera.clock import rfc3339
-from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, RecordedMove, format_moves
+from tessera.controller.slicing.state.node_records import MOVES_ANNOTATION, RecordedMove, format_moves
 from tessera.explain.room_moves import MovesPlan, plan_moves
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Node, Pod

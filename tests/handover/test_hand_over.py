@@ -10,12 +10,11 @@ from tests.handover.test_inheritance import NEW, OLD, end, gone, has_slices, run
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import QUEUE_LABEL, NodeName, PodUid, resource_of
-from tessera.controller.leadership.informers import unknown_owners
+from tessera.controller.informers import unknown_owners
 from tessera.controller.objects.pod_info import PodInfo, Workload
-from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved, OwnerLookedUp
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests
-from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
+from tessera.controller.slicing.state.node_records import MOVES_ANNOTATION, RESERVATIONS_ANNOTATION
 from tessera.handover.hand_over import EVICTED_AGAIN
 from tessera.handover.satellite import HandOverMode
 from tessera.handover.updates import NAMED_PODS, PULL_SECONDS, RESTARTS, UPDATES

@@ -8,7 +8,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.slicing.planning.proposals import Proposer
+from tessera.controller.slicing.proposals import Proposer
 from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import (
     NAMESPACE_PULLS,

@@ -10,12 +10,12 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName, PodUid
 from tessera.api.pod_annotations import Gang
 from tessera.clock import rfc3339
-from tessera.controller.leadership.informers import unknown_owners
+from tessera.controller.informers import unknown_owners
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
-from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import NodeObserved
+from tessera.controller.slicing.state.node_records import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.reservation_rules import reservations_before
 from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.handover.inheritance import KEPT_PODS, KEPT_SECONDS, LONGEST_SECONDS, TRIED_KINDS, Inheritance

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tessera.clock import LoopClock
-from tessera.controller.leadership.satellite import Term
+from tessera.controller.satellite import Term
 from tessera.handover.local_models import LocalModels
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response, Stream

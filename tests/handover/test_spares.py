@@ -12,11 +12,11 @@ from tessera.api.names import NodeName
 from tessera.api.pod_annotations import Gang
 from tessera.cli.queue import Queues, lines_of
 from tessera.clock import rfc3339
-from tessera.controller.leadership.informers import unknown_owners
+from tessera.controller.informers import unknown_owners
 from tessera.controller.objects.pod_info import PodInfo, Workload
-from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
 from tessera.controller.slicing.state.events import PodDeleted
 from tessera.controller.slicing.state.instructions import ReportQueue
+from tessera.controller.slicing.state.node_records import RESERVATIONS_ANNOTATION
 from tessera.explain.kueue_rows import KueueRows
 from tessera.handover.reserved_images import AHEAD, PODS, ReservedImages
 from tessera.handover.spares import LOOKED_AT, Spares

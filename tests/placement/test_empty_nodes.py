@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tessera.mig.layout_planning import is_feasible
 from tessera.mig.models import model_by_short_name
+from tessera.placement.demand import StepBudget
 from tessera.placement.node_fit import NodeShapes, Shape, largest_part, memory_slots
 from tessera.placement.node_fit import none_could_hold as none_holds
-from tessera.placement.step_budget import StepBudget
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry

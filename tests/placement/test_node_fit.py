@@ -11,13 +11,11 @@ from tests.support.mig_enumeration import layouts
 
 from tessera.mig.geometry import Placement, occupancy_of
 from tessera.mig.models import model_by_short_name
-from tessera.placement.card_comparison import OrderedRule, keeps
 from tessera.placement.card_table import CardTable
-from tessera.placement.demand import CardRule
+from tessera.placement.demand import CardRule, OrderedRule, StepBudget, complete, keeps
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.node_fit import REMEMBERED_DEMANDS, EmptyNodes, _NodeFitSearch, divide_over_cards, fit_in_parts
 from tessera.placement.state_costs import Pending, add_profile
-from tessera.placement.step_budget import StepBudget, complete
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry

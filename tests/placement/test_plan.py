@@ -11,11 +11,10 @@ from tests.support.searching import examples
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.batch import Plan
-from tessera.placement.demand import Demand
+from tessera.placement.demand import Demand, StepBudget
 from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import plan, plan_in_parts
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind, shortage
 from tessera.reasons.reason import Fragmented, Full, NeverFits, NoNode, RuleCount, UnknownProfile
 from tessera.reasons.words import name_blockers, sentence

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.placement.ratings.card_demand import scarcity
+from tessera.placement.card_demand import scarcity
 
 
 @pytest.mark.parametrize(

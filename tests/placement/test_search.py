@@ -6,11 +6,10 @@ import pytest
 from bench.rivals import FragmentationGradient
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand, NodeRanking
+from tessera.placement.demand import Demand, NodeRanking, StepBudget
 from tessera.placement.devices import device_geometry
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.search import CardSearch
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind
 
 A100 = model_by_short_name("A100-40GB").geometry

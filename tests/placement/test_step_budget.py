@@ -1,10 +1,9 @@
 """A batch that costs more than it may is cut, in the order of admission, and goes on where it was cut."""
 
 from tessera.mig.models import model_by_short_name
-from tessera.placement.demand import Demand
+from tessera.placement.demand import Demand, StepBudget
 from tessera.placement.fleet import Fleet
 from tessera.placement.plan import plan
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind
 
 A100 = model_by_short_name("A100-40GB").geometry

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cost import most_calls_at_a_time
 
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 from tessera.scale_up.node_packing import add, least_count, pack
 from tessera.scale_up.patterns import PART, Pace, Vector, copies, relax
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from tessera.cli.controller import parse_options
 from tessera.clock import SystemClock
 from tessera.controller.base import ControllerMetrics
-from tessera.controller.leadership.satellite import ControllerOptions, Process
+from tessera.controller.satellite import ControllerOptions, Process
 from tessera.kube.client.client import Client
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -12,7 +12,7 @@ from tessera.api.instaslice import AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.api.queues import read_queue
 from tessera.controller.base import NO_MOVES, MoveMode, MoveSettings
-from tessera.controller.leadership.informers import unknown_owners
+from tessera.controller.informers import unknown_owners
 from tessera.controller.objects.node_info import NodeDevices, NodeInfo
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo, Workload

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.errors import UserError
+from tessera.text import UserError
 from tessera.usage.record import HOUR, CardSeconds, LeaseSeconds, Period, UsageKey, UsageRecord
 from tessera.usage.report import (
     NOT_STATED,

@@ -14,8 +14,8 @@ from tessera.accept.facts import Facts
 from tessera.accept.mig_trial import MigTrial
 from tessera.accept.pod_trial import PodTrial
 from tessera.api.nodes.preflights import Preflight
-from tessera.errors import UserError
 from tessera.limits import Limit
+from tessera.text import UserError
 
 ACCEPT_DOCUMENT = Limit(
     16 * 1024 * 1024,

@@ -12,12 +12,11 @@ from pathlib import Path
 import msgspec
 
 from tessera.accept.checks import Finding, Status
-from tessera.errors import UserError
 from tessera.mig.models import model_by_product
 from tessera.mig.names import ci_profile_index, resource_spelling
 from tessera.nvml.errors import NotSupported, NvmlError
 from tessera.nvml.interface import GiProfileInfo, GpuInfo, GpuUuid, MigModeResult, Nvml
-from tessera.text import count_noun, one_line
+from tessera.text import UserError, count_noun, one_line
 
 #: The file in the state folder.
 FILE = "accept-mig.json"

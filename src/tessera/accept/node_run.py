@@ -14,11 +14,10 @@ from tessera.accept.node_pod import CONTAINER, acceptance_pod, node_facts
 from tessera.accept.pod_trial import PodTrial, choose_resource, judge_pod, run_pod_trial, trial_pod
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.clock import Clock
-from tessera.errors import UserError
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS, Node, Pod
-from tessera.text import one_line
+from tessera.text import UserError, one_line
 
 _AGENT = "tessera-agent"
 #: Seconds between two looks at the pod.

@@ -13,9 +13,9 @@ from typing import Any
 
 from tessera.claims.controller.claims import Claims
 from tessera.claims.controller.scheduler_claims import SchedulerClaims
-from tessera.controller.leadership.informers import RIGHTS_ADVICE, ClusterInput
-from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.informers import RIGHTS_ADVICE, ClusterInput
 from tessera.controller.objects.pod_info import CLAIMS
+from tessera.controller.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
@@ -104,7 +104,7 @@ class ClaimSatellite:
     by_scheduler: bool = False
 
     def open(self, process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
 
         def join(term: Term) -> None:
             informers = ClaimInformers(term.runtime, term.slicer, term.wake, self.driver)

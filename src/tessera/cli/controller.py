@@ -142,7 +142,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options for values of the command line."""
     from tessera.controller.base import BreakerLimits, MoveMode, MoveSettings
-    from tessera.controller.leadership.satellite import ControllerOptions
+    from tessera.controller.satellite import ControllerOptions
 
     given = dict(values)
     _refuse_unread(given)

@@ -11,7 +11,7 @@ from tessera.api.names import PAUSE_IMAGE
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.durations import Duration
-from tessera.errors import UserError
+from tessera.text import UserError
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client

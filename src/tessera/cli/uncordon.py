@@ -8,7 +8,7 @@ import click
 from tessera.cli.base.cards import NamedCard, find_card, parse_card
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say
-from tessera.errors import UserError
+from tessera.text import UserError
 
 
 @click.command(no_args_is_help=True)

@@ -16,8 +16,7 @@ from tessera.cli.base.grammar import Output, namespace_options, output_option, w
 from tessera.cli.base.inputs import read_text
 from tessera.cli.base.live_picture import read_or_watch
 from tessera.clock import SystemClock, rfc3339
-from tessera.errors import UserError
-from tessera.text import percent
+from tessera.text import UserError, percent
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client

@@ -147,7 +147,7 @@ class ControllerMetrics:
         self._seconds.observe(seconds)
 
     def observe_hand_over(self, seconds: float) -> None:
-        """Records a hand-over; see :mod:`tessera.controller.leadership.leader_session`."""
+        """Records a hand-over; see :mod:`tessera.controller.leader_session`."""
         self._hand_overs.observe(seconds)
 
     def observe_wait(self, seconds: float) -> None:

@@ -26,10 +26,10 @@ from tessera.api.nodes.silence import SilentNode
 from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.base import ControllerMetrics
 from tessera.controller.health.silent_agents import SilenceCollector
-from tessera.controller.leadership.leader_session import LeaderSession
-from tessera.controller.leadership.satellite import ControllerOptions, Process, Term
+from tessera.controller.leader_session import LeaderSession
+from tessera.controller.satellite import ControllerOptions, Process, Term
 from tessera.controller.slicing.kinds import RequestKind
-from tessera.controller.slicing.planning.proposals import Proposer
+from tessera.controller.slicing.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.slicer_state import SlicerState

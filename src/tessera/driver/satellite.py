@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.satellite import Process, Task, Term
 from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.registry.client import RegistryClient, RegistryOptions
 from tessera.driver.registry.credentials import PullSecrets, read_authorities
@@ -33,7 +33,7 @@ class DriverSatellite:
     resolver: Resolver | None = None
 
     def open(self, process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
         rollout, coverage = RolloutMetrics(process.registry), CoverageMetrics(process.registry)
 
         resolver = self.resolver or open_image_resolver(self.registries, self.namespace, process)

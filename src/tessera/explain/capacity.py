@@ -29,11 +29,11 @@ from tessera.api.names import (
 from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.resource_advice import advise
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
-from tessera.controller.slicing.planning.batch_placement import Placed
+from tessera.controller.slicing.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.fleet_inventory import FOREIGN
 from tessera.controller.slicing.state.messages import profiles_text
-from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, kind_of
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import not_offered_facts
@@ -41,10 +41,10 @@ from tessera.explain.node_refusals import nodes_by_rule, refusal_facts, remedy_f
 from tessera.explain.offered_resources import explain_blocked_devices, is_mig, offered_resources
 from tessera.explain.snapshot import ClusterView
 from tessera.placement.cards import SPARE_OF
+from tessera.placement.demand import complete
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.moves import MOST_MOVES
 from tessera.placement.node_fit import fit_in_parts
-from tessera.placement.step_budget import complete
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import (
     Blocker,
@@ -73,7 +73,7 @@ class NodeObstacles:
 
     Attributes:
         node: the node's name.
-        rules: rules that refuse the pod there (:meth:`tessera.controller.slicing.planning.planner.Planner.objections`).
+        rules: rules that refuse the pod there (:meth:`tessera.controller.slicing.planner.Planner.objections`).
         has_room: its cards have room without any change.
     """
 

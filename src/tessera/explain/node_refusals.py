@@ -1,7 +1,7 @@
 """The rules by which nodes refuse a pod, as facts, and the steps that lift them.
 
 The rules come from
-:meth:`tessera.controller.slicing.planning.planner.Planner.objections` for a pod that Tessera places, and from
+:meth:`tessera.controller.slicing.planner.Planner.objections` for a pod that Tessera places, and from
 ``scheduler_objections`` there for all others.
 """
 

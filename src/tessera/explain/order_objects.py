@@ -19,7 +19,7 @@ from tessera.kube.resources import NAMESPACES, Namespace, Pod
 from tessera.kube.resources.meta import Resource
 
 if TYPE_CHECKING:
-    from tessera.controller.cluster.storage import NodeModels
+    from tessera.controller.cluster.volumes import NodeModels
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """The moves that would make room for pods that wait, as a plan for people. Nothing is moved.
 
-The moves are those that the controller's search finds (:mod:`tessera.controller.slicing.evictions.move_finder`), within
+The moves are those that the controller's search finds (:mod:`tessera.controller.slicing.proposers.move_finder`), within
 the same bounds. To move a pod means to end it: its owner makes another pod, which is placed like any other. So the new
 places are those where such a pod fits now. Moves that cost more than they gain are shown, and later pods do not count
 on them.
@@ -14,10 +14,10 @@ from tessera.api.instaslice import INSTASLICES, Slice
 from tessera.api.names import INSTASLICE_NAMESPACE, SIMULATED_RUNTIME, NodeName
 from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.evictions.move_finder import can_move
-from tessera.controller.slicing.planning.batch_placement import Placed
+from tessera.controller.slicing.batch_placement import Placed
+from tessera.controller.slicing.proposers.move_finder import can_move
 from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.state.move_record import RestingPods
+from tessera.controller.slicing.state.node_records import RestingPods
 from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client.client import Client

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.queues import Queue
-from tessera.controller.cluster.storage import NodeModels
+from tessera.controller.cluster.volumes import NodeModels
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_info import CLAIMS, read_pod
 from tessera.controller.slicing.slicer import KINDS, Slicer

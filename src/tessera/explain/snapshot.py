@@ -205,7 +205,7 @@ class ClusterView:
             about: names the fact.
             make: makes it, by nothing of the pod but its kind.
         """
-        from tessera.controller.slicing.planning.pod_kinds import kind_of
+        from tessera.controller.slicing.lasting_refusals import kind_of
 
         kind = kind_of(self.slicer.state, pod) if self.slicer is not None else None
         return make() if kind is None else self.once((about, kind), make)

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 
 from tessera.clock import rfc3339
-from tessera.nesting import decode_json
 from tessera.reasons.reason import Blocker, Reason
-from tessera.text import count_noun
+from tessera.text import count_noun, decode_json
 from tessera.visibility import PodName, PodNamespace, PodText, Public, QueueName
 
 #: The page, and the port of the controller that serves it.

@@ -17,7 +17,7 @@ whose slots the new ones inherit: it is left alone. Rules:
 - Evictions go through the eviction API, which keeps PodDisruptionBudgets. A refused one is told, and asked for again.
 - A new pod that is not ready within ``progressDeadlineSeconds``, was restarted three times, or gets no image is
   evicted if a pod of an older revision waits: that one gets the slots. The revision gets no further try; the node's
-  object records that (:mod:`tessera.controller.slicing.state.move_record`) while pods of it exist.
+  object records that (:mod:`tessera.controller.slicing.state.node_records`) while pods of it exist.
 - Owner references are written by tenants, and records by agents: only pods end that the API server's answers call pods
   of an older revision, or of a failed one, of the same Deployment. The answers are fresh when an eviction is decided.
 """
@@ -29,7 +29,7 @@ import msgspec
 
 from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION, NodeName, PodUid
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
-from tessera.controller.slicing.planning.proposals import (
+from tessera.controller.slicing.proposals import (
     EndOfReservation,
     FailedUpdate,
     NewReservation,
@@ -38,10 +38,8 @@ from tessera.controller.slicing.planning.proposals import (
     Proposer,
     evict,
 )
-from tessera.controller.slicing.reservations.reservation_record import read_reservations
 from tessera.controller.slicing.state.messages import waiting_text
-from tessera.controller.slicing.state.move_record import read_moves
-from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.node_records import Reservation, read_moves, read_reservations
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.owner_pods import Family, OwnerPods, family_of, place_within, reserve_inherited

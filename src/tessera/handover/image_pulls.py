@@ -30,9 +30,9 @@ from enum import Enum
 from typing import Any
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.leadership.informers import ClusterInput
-from tessera.controller.leadership.satellite import Term
-from tessera.controller.slicing.planning.proposals import Proposer
+from tessera.controller.informers import ClusterInput
+from tessera.controller.satellite import Term
+from tessera.controller.slicing.proposals import Proposer
 from tessera.controller.slicing.state.events import ImagesPulled
 from tessera.handover.updates import PULL_SECONDS
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound

@@ -38,11 +38,11 @@ from tessera.api.names import NodeName, PodUid
 from tessera.api.pod_annotations import Gang
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.gangs import GangPlanner
-from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
-from tessera.controller.slicing.reservations.place_search import residual_seconds
-from tessera.controller.slicing.reservations.reserver import GANG_RESERVED_PODS
-from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.proposals import EndOfReservation, NewReservation, Proposal, Proposer
+from tessera.controller.slicing.proposers.place_search import residual_seconds
+from tessera.controller.slicing.proposers.reserver import GANG_RESERVED_PODS
+from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, make_holds, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.owner_pods import (

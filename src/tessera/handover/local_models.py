@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.controller.cluster.storage import NodeModels
-from tessera.controller.leadership.informers import ClusterInput
-from tessera.controller.leadership.satellite import Term
+from tessera.controller.cluster.volumes import NodeModels
+from tessera.controller.informers import ClusterInput
+from tessera.controller.satellite import Term
 from tessera.controller.slicing.state.events import StorageObserved
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Resource

@@ -15,11 +15,11 @@ from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.objects.pod_info import Owner, PodInfo
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.controller.slicing.state.reservation import INHERITED, Reservation
+from tessera.controller.slicing.state.node_records import INHERITED, Reservation
 from tessera.controller.slicing.state.reservation_rules import make_holds, queue_key
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.mig.names import plain_profile, resource_spelling
-from tessera.placement.card_comparison import keeps
+from tessera.placement.demand import keeps
 from tessera.placement.fleet import UnknownCard
 
 #: Most owners of a family that are asked about together; a Deployment keeps 10 old ones by default.

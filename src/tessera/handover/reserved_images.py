@@ -15,8 +15,8 @@ from collections.abc import Set as AbstractSet
 from heapq import nsmallest
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.slicing.planning.proposals import Proposal, Proposer
-from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.proposals import Proposal, Proposer
+from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 

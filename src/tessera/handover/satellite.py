@@ -17,7 +17,7 @@ from heapq import nsmallest
 
 from tessera.api.names import LENDS_ANNOTATION
 from tessera.api.slice_requests import lends_to
-from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.satellite import Process, Task, Term
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import ImagePulls
@@ -122,7 +122,7 @@ class HandOverSatellite:
         )
 
     def open(self, process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
 
         def join(term: Term) -> None:
             term.owner_readers.append(WorkloadReader(term.runtime.client).read)

@@ -29,11 +29,11 @@ from tessera.api.names import GATE, WHOLE_CARDS, NodeName, PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
-from tessera.controller.slicing.planning.batch_placement import Placed, slices_at
-from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.planning.proposals import EndOfReservation, NewReservation, Proposal, Proposer
-from tessera.controller.slicing.reservations.place_search import PlaceSearch
-from tessera.controller.slicing.state.reservation import PATIENCE, RETRY, Reservation
+from tessera.controller.slicing.batch_placement import Placed, slices_at
+from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.proposals import EndOfReservation, NewReservation, Proposal, Proposer
+from tessera.controller.slicing.proposers.place_search import PlaceSearch
+from tessera.controller.slicing.state.node_records import PATIENCE, RETRY, Reservation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
     free_spares,
@@ -51,7 +51,7 @@ from tessera.handover.owner_pods import OwnerPods, family_of, owner_of, place_wi
 from tessera.handover.spare_sizes import EVERY, SpareDemand
 from tessera.kube.resources import Toleration
 from tessera.placement.cards import SPARE_OF
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 
 #: Most kinds of spare slices that are sought in one decision, with these steps each, and pods looked at for one slice.
 SOUGHT, STEPS, LOOKED_AT = 4, 5_000, 32

@@ -13,13 +13,13 @@ from itertools import islice
 
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
-from tessera.controller.filters.resources import first_shortage
+from tessera.controller.cluster.filters import first_shortage
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.objects.resource_amounts import add_amounts
-from tessera.controller.slicing.evictions.mover import EVICTION_SECONDS, MOVES_AFTER
+from tessera.controller.slicing.proposers.mover import EVICTION_SECONDS, MOVES_AFTER
 from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.queue_ledger import NO_SLOTS
-from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, holding_of, overlap
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room

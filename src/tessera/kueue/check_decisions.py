@@ -34,14 +34,14 @@ from typing import Literal
 
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
-from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.batch_placement import Placed, Unplaced
+from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.messages import profiles_text, reason_text
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kueue.queued_workload import CHECKED_PODS, QueuedWorkload, outstanding
 from tessera.limits import DECISION_STEPS
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 from tessera.reasons.reason import Fragmented, Full, NeverFits, Reason, UnknownProfile
 from tessera.reasons.words import sentence
 

@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from tessera.api.nodes.node_cards import UndecidedNodes
 from tessera.clock import Clock, rfc3339
-from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
@@ -247,7 +247,7 @@ class CheckSatellite:
     """Answers Kueue's admission checks; does nothing where Kueue is not installed."""
 
     def open(self, process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
         answers = Counter(
             "tessera_admission_checks",
             "Answers to Kueue's admission check, by the state that was written.",

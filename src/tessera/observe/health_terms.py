@@ -12,9 +12,9 @@ import msgspec
 from tessera.agent.health.policy import APPLICATION_XIDS, ECC_REACTIONS, HealthPolicy
 from tessera.agent.inventory.device_state import Reaction
 from tessera.agent.monitoring.findings import EXCESS, MEMORY_OVER_LIMIT, RULES
-from tessera.errors import UserError
 from tessera.nvml.errors import XIDS
 from tessera.nvml.interface import GpuEventKind
+from tessera.text import UserError
 
 CATALOGUE_SOURCE = "NVIDIA XID catalogue, docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 #: The catalogue's numbers have three digits.

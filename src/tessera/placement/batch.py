@@ -10,13 +10,12 @@ import msgspec
 
 from tessera.mig.models import suggest_profile
 from tessera.placement.card_table import add_profile
-from tessera.placement.demand import Demand, NodeAllows, Reservations
+from tessera.placement.demand import Demand, NodeAllows, Parts, Reservations, StepBudget
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import CardPlacement, Fleet, FleetCard, OwnedPlacement
 from tessera.placement.node_fit import EmptyNodes
 from tessera.placement.policies import Policy
 from tessera.placement.search import CardSearch
-from tessera.placement.step_budget import Parts, StepBudget
 from tessera.reasons.reason import NeverFits, Reason, UnknownProfile
 
 #: Attempts per batch to make room by packing again; each costs as much as the batch.

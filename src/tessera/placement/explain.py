@@ -13,11 +13,10 @@ from typing import Any
 
 from tessera.placement.card_table import CardTable
 from tessera.placement.cards import SPARE_OF
-from tessera.placement.demand import Demand, NodeAllows
+from tessera.placement.demand import Demand, NodeAllows, StepBudget
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode, OwnedPlacement
 from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.state_costs import Pending
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.reason import Blocker, Fragmented, Full, NoNode, Reason, Reserved, RuleCount
 

@@ -22,9 +22,9 @@ from tessera.mig.geometry import Placement
 from tessera.mig.names import plain_profile
 from tessera.placement.card_table import CardTable
 from tessera.placement.cards import CardPlacement, FleetCard, OwnedPlacement
+from tessera.placement.demand import StepBudget
 from tessera.placement.fleet import Fleet
 from tessera.placement.state_costs import StateCosts
-from tessera.placement.step_budget import StepBudget
 
 #: Returns the costs on cards of a table, as the placement policy has them.
 Costs = Callable[[CardTable], StateCosts]

@@ -16,12 +16,10 @@ import msgspec
 
 from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
-from tessera.placement.card_comparison import Comparison, OrderedRule
 from tessera.placement.card_table import CardTable
-from tessera.placement.demand import CardSpread
+from tessera.placement.demand import CardSpread, Comparison, OrderedRule, Parts, StepBudget, complete
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.state_costs import Pending, add_profile
-from tessera.placement.step_budget import Parts, StepBudget, complete
 
 #: Most steps: trials that divide one pod's slices among the cards of a node. About 50 ms; beyond them the node counts
 #: as full for this pod.
@@ -32,7 +30,7 @@ REMEMBERED_DEMANDS = 4_096
 
 #: Card-and-profile trials after which the search accepts the division that it has.
 _STEPS = 300
-#: Cost of a trial in steps of :class:`tessera.placement.step_budget.StepBudget`.
+#: Cost of a trial in steps of :class:`tessera.placement.demand.StepBudget`.
 _WORK_A_STEP = 10
 #: Rules that cost as much as a trial without any.
 _RULES_A_STEP = 4

@@ -21,12 +21,20 @@ from collections.abc import Sequence
 
 from tessera.mig.geometry import Placement
 from tessera.placement.batch import STEPS_A_DEMAND, Batch, Plan, unknown_profile
-from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Preferences, Reservations
+from tessera.placement.demand import (
+    Demand,
+    NodeAllows,
+    NodeRanking,
+    Parts,
+    Preferences,
+    Reservations,
+    StepBudget,
+    complete,
+)
 from tessera.placement.explain import RefusalExplainer
 from tessera.placement.fleet import Fleet, FleetCard
 from tessera.placement.policies import MixAware, Policy
 from tessera.placement.search import CardSearch, is_rated
-from tessera.placement.step_budget import Parts, StepBudget, complete
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.reason import Reason
 

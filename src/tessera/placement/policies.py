@@ -27,8 +27,8 @@ import msgspec
 from tessera.mig.geometry import Geometry, Placement
 from tessera.placement.card_table import Candidate, CardTable, Pending, StateCosts
 from tessera.placement.cards import AlikeCards
+from tessera.placement.demand import StepBudget
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
-from tessera.placement.step_budget import StepBudget
 
 # The features of a state
 

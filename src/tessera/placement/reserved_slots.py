@@ -17,10 +17,9 @@ from functools import partial
 
 import msgspec
 
-from tessera.placement.card_comparison import Comparison
 from tessera.placement.card_table import CardTable
 from tessera.placement.cards import CardPlacement, FleetCard, Hold, OwnedPlacement
-from tessera.placement.demand import CardSpread
+from tessera.placement.demand import CardSpread, Comparison
 from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import divide_over_cards
 from tessera.placement.state_costs import Pending

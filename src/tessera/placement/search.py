@@ -19,11 +19,10 @@ from msgspec import structs
 
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile, plain_profile
 from tessera.placement.cards import AlikeCards
-from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Preferences
+from tessera.placement.demand import Demand, NodeAllows, NodeRanking, Parts, Preferences, StepBudget, complete
 from tessera.placement.fleet import Fleet, FleetCard, FleetNode
 from tessera.placement.node_fit import fit_in_parts
 from tessera.placement.policies import Policy
-from tessera.placement.step_budget import Parts, StepBudget, complete
 from tessera.reasons.node_rules import NodeRule
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from functools import partial
 from tessera.api.names import OWN_DOMAIN
 from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.clock import until_set
-from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.satellite import Process, Task, Term
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import (
@@ -250,7 +250,7 @@ class ProvisioningSatellite:
     options: ProvisioningOptions = field(default_factory=ProvisioningOptions)
 
     def open(self, process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
         metrics = ProvisioningMetrics(process.registry)
 
         def join(term: Term) -> None:

@@ -20,10 +20,9 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.limits import DECISION_STEPS
 from tessera.placement.batch import Plan
-from tessera.placement.demand import Demand
+from tessera.placement.demand import Demand, Parts, StepBudget
 from tessera.placement.fleet import Fleet
 from tessera.placement.plan import plan_in_parts
-from tessera.placement.step_budget import Parts, StepBudget
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.scale_up.node_packing import CHECKS_A_STEP, add, least_count, pack
 from tessera.scale_up.patterns import PART, Pace, Vector, copies

@@ -28,7 +28,7 @@ from tessera.api.nodes.node_groups import NodeGroup
 from tessera.controller.objects.pod_constraints import NodeConstraints, admits_node, is_tolerated
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 from tessera.scale_up.empty_nodes import empty_nodes
 from tessera.scale_up.patterns import Pace
 from tessera.scale_up.useless_nodes import RequestKind, Standing, request_kind

@@ -17,7 +17,7 @@ amounts of the rest, from the prices of kinds (:mod:`tessera.scale_up.patterns`)
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 from tessera.scale_up.patterns import (
     CONTENTS_A_STEP,
     KINDS_A_STEP,

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 
 #: Steps of one part: 2 to 8 ms, since a step costs 10 to 40 µs (`bench/new_nodes.py`).
 PART = 200

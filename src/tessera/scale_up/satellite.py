@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.nodes.node_cards import DISCOVERY_SECONDS
-from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.satellite import Process, Task, Term
 from tessera.scale_up.node_requests import ScaleUpOptions
 from tessera.scale_up.scale_up import ScaleUp
 
@@ -46,7 +46,7 @@ class ScaleUpSatellite:
     startup: float = DISCOVERY_SECONDS
 
     def open(self, process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
         metrics = NewNodeMetrics(process.registry)
 
         def join(term: Term) -> None:

@@ -26,14 +26,14 @@ import msgspec
 
 from tessera.api.names import NodeName
 from tessera.api.nodes.node_groups import LONGEST_PAUSE, Pause, next_pause
-from tessera.controller.filters.resources import device_shortages, shortages
+from tessera.controller.cluster.filters import device_shortages, shortages
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_constraints import NodeConstraints, find_refusal
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits import DECISION_STEPS
+from tessera.placement.demand import StepBudget
 from tessera.placement.node_fit import NodeShapes, Shape, none_could_hold
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.node_rules import NodeRule, name_rule
 from tessera.scale_up.patterns import Pace
 

@@ -30,9 +30,9 @@ from tessera.api.names import SCRAPE_ANNOTATION, PodUid
 from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
-from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, pod_limits
+from tessera.controller.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
@@ -282,7 +282,7 @@ class SignalsSatellite:
     """Shows by what services can be scaled."""
 
     def open(self, process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
         #: The task of the present term; none while another replica leads.
         present: list[SignalsTask] = []
 

@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 from tessera.api.names import GATE, PodUid
 from tessera.controller.objects.pod_info import SLICES, PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, parse_amounts
+from tessera.controller.slicing.batch_placement import Placed
 from tessera.controller.slicing.cycle.order import FairOrder
-from tessera.controller.slicing.evictions.move_finder import unpinned
-from tessera.controller.slicing.planning.batch_placement import Placed
-from tessera.controller.slicing.planning.pod_kinds import PodKind, kind_of
+from tessera.controller.slicing.lasting_refusals import PodKind, kind_of
+from tessera.controller.slicing.proposers.move_finder import unpinned
 from tessera.controller.slicing.slicer import Slicer
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 from tessera.signals.page import REPLICAS, ROOM, ROOM_COUNTED, Service, SignalsPage
 
 #: Most steps of planning for one service, a step being one node asked about one pod.

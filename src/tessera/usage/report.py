@@ -29,9 +29,8 @@ import msgspec
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.clock import rfc3339
-from tessera.errors import UserError
 from tessera.limits import Limit
-from tessera.text import age, list_names, one_line
+from tessera.text import UserError, age, list_names, one_line
 from tessera.usage.record import HOUR, CardSeconds, LeaseSeconds, UsageKey, UsageRecord
 
 PRICE_LIST = Limit(

@@ -16,7 +16,7 @@ from tessera.access.page_reader import PageReader
 from tessera.api.names import SYSTEM_NAMESPACE, USER_KEY
 from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.usage import EndedLease, LeaseUsage, NodeUsage
-from tessera.controller.leadership.satellite import Process, Task, Term
+from tessera.controller.satellite import Process, Task, Term
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.leader_election import KubeRuntime
@@ -241,7 +241,7 @@ class UsageSatellite:
     options: UsageOptions = field(default_factory=UsageOptions)
 
     def open(self, _process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
         return self._join
 
     def _join(self, term: Term) -> None:

@@ -46,8 +46,8 @@ from tessera.api.slice_requests import ContainerSlices, SliceRequestError, conta
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.names import parse_profile_name
 from tessera.offers import Nodes
+from tessera.placement.demand import StepBudget
 from tessera.placement.node_fit import Shape, count_slots, largest_part, memory_slots, none_could_hold
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import NeverFits
 from tessera.reasons.words import sentence
 from tessera.text import count_noun, one_line

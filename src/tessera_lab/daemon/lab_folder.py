@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.errors import UserError
+from tessera.text import UserError
 
 #: Seconds within which a lab must have started, or ended.
 PROCESS_TIMEOUT = 60.0

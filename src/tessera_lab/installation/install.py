@@ -29,8 +29,8 @@ from tessera.cli.agent import node_satellites
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
 from tessera.clock import Clock
-from tessera.controller.leadership.satellite import ControllerOptions
 from tessera.controller.main import run as run_controller
+from tessera.controller.satellite import ControllerOptions
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.doctor.manifests import install_manifests, page_manifests
 from tessera.driver.satellite import DriverSatellite

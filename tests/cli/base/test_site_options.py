@@ -18,7 +18,7 @@ from tessera.cli.base.durations import LONGEST
 from tessera.cli.controller import command, parse_options
 from tessera.cli.main import main
 from tessera.controller.base import MoveMode, MoveSettings
-from tessera.controller.leadership.satellite import ControllerOptions
+from tessera.controller.satellite import ControllerOptions
 from tessera.driver.registry.client import RegistryOptions
 from tessera.driver.satellite import DriverSatellite
 from tessera.provisioning.satellite import ProvisioningSatellite

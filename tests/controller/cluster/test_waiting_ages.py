@@ -10,7 +10,9 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName, PodUid
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.controller.cluster.waiting_ages import (
+from tessera.controller.objects.pod_constraints import NodeConstraints
+from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.state.waiting_pod import (
     EXPIRY,
     PAUSE,
     REMEMBERED_AGES,
@@ -18,8 +20,6 @@ from tessera.controller.cluster.waiting_ages import (
     UNTOLD,
     WaitingAges,
 )
-from tessera.controller.objects.pod_constraints import NodeConstraints
-from tessera.controller.objects.pod_info import PodInfo
 
 NOW = 1_767_000_000.0
 OWN = "tenant.example/mine"

@@ -8,7 +8,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.clock import LoopClock
-from tessera.controller.leadership.leader_session import HandOvers
+from tessera.controller.leader_session import HandOvers
 from tessera.controller.main import NAMESPACES_SHOWN, REASONS, FleetCollector
 from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import NodeObserved

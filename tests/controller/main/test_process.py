@@ -17,8 +17,8 @@ from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, make_result
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
-from tessera.controller.leadership.satellite import ControllerOptions
 from tessera.controller.main import run
+from tessera.controller.satellite import ControllerOptions
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Transport
 from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod

@@ -7,7 +7,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.batch_placement import BATCH_RULES, first_batch
+from tessera.controller.slicing.batch_placement import BATCH_RULES, first_batch
 
 #: What one A100-40GB can hold at most, or nearly.
 FULL = [

@@ -25,7 +25,7 @@ from tessera.kube.resources import (
     ResourceRequirements,
     Uid,
 )
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 
 GPU, SHARE = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 NODE = NodeInfo(NodeName("n"), "n", allocatable={"cpu": 1_000_000, "memory": 2**40})

@@ -9,7 +9,7 @@ from tessera.api.names import NodeName
 from tessera.api.pod_annotations import Gang
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.reservations.reserver import GANG_RESERVED_PODS
+from tessera.controller.slicing.proposers.reserver import GANG_RESERVED_PODS
 
 WHOLE, HALF, SMALL = "7g.40gb", "3g.20gb", "1g.5gb"
 

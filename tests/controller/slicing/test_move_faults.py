@@ -20,7 +20,7 @@ from tessera.controller.base import MoveMode
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.events import NodeObserved
 from tessera.controller.slicing.state.instructions import PatchRequests
-from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION
+from tessera.controller.slicing.state.node_records import MOVES_ANNOTATION
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tessera.controller.base import MoveMode, MoveSettings
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.instructions import Evict, PatchRequests
-from tessera.controller.slicing.state.move_record import MOVE_RECORD_BYTES, MOVES_ANNOTATION, RecordedMove, format_moves
+from tessera.controller.slicing.state.node_records import MOVES_ANNOTATION, RECORD_BYTES, RecordedMove, format_moves
 
 
 def cluster_with(mode: MoveMode = MoveMode.EVICT, per_hour: int = 20, **more: Any) -> SlicerCluster:
@@ -318,7 +318,7 @@ def test_the_largest_budget_fits_into_the_record() -> None:
     uid = "12345678-1234-1234-1234-123456789012"
     text = format_moves(RecordedMove(uid=uid, owner=uid, date=1_800_000_000.123456) for _ in range(400))
     assert text is not None
-    assert 47_000 < len(text) <= MOVE_RECORD_BYTES
+    assert 47_000 < len(text) <= RECORD_BYTES
 
 
 @pytest.mark.parametrize(

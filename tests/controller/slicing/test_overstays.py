@@ -10,7 +10,7 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.evictions.late_pods import ASKED_AGAIN, overstays_from
+from tessera.controller.slicing.proposers.late_pods import ASKED_AGAIN, overstays_from
 from tessera.controller.slicing.state.instructions import Evict
 from tessera.controller.slicing.state.reservation_rules import BACKFILL_MARGIN
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from tests.support.searching import examples
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.controller.slicing.planning.batch_placement import Unplaced
-from tessera.controller.slicing.planning.pod_kinds import kind_of
+from tessera.controller.slicing.batch_placement import Unplaced
+from tessera.controller.slicing.lasting_refusals import kind_of
 from tessera.reasons.reason import Full, NoNode
 
 

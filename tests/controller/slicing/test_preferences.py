@@ -12,7 +12,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName
 from tessera.clock import rfc3339
 from tessera.controller.base import PREFERENCE_PRICES
-from tessera.controller.cluster.storage import NodeModels
+from tessera.controller.cluster.volumes import NodeModels
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_constraints import read_images
 from tessera.controller.objects.pod_info import PodInfo

@@ -22,7 +22,7 @@ from tessera.controller.objects.pod_constraints import (
     PodSelection,
 )
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning import batch_placement, lasting_refusals
+from tessera.controller.slicing import batch_placement, lasting_refusals
 from tessera.controller.slicing.state import queue_ledger
 from tessera.controller.slicing.state.events import NamespaceObserved, NodeDeleted, QueueDeleted, StorageListed
 from tessera.controller.slicing.state.instructions import ReportQueue

@@ -10,9 +10,9 @@ from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid
 from tessera.clock import rfc3339
 from tessera.controller.objects.pod_constraints import NodeConstraints, PodAffinityRule, PodRelations, PodSelection
 from tessera.controller.objects.pod_info import PodInfo, read_pod
-from tessera.controller.slicing.planning import batch_placement
-from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION
+from tessera.controller.slicing import batch_placement
 from tessera.controller.slicing.state.events import EndsExpected, NodeObserved, StorageListed
+from tessera.controller.slicing.state.node_records import RESERVATIONS_ANNOTATION
 from tessera.kube.resources import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, SchedulingGate
 from tessera.kube.resources.meta import Uid
 from tessera.kube.resources.selectors import Requirement

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
-from tessera.controller.slicing.planning.small_nodes import SmallNodes
+from tessera.controller.slicing.planner import SmallNodes
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import NoNode, RuleCount
 

@@ -8,9 +8,9 @@ from tests.controller.slicing.test_agents import agent_pod
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName, PodUid
-from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS, NodeAvoidance
+from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS, NodeAvoidance
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.evictions.late_pods import BACKLOG, BOUND_WITHIN, LATE
+from tessera.controller.slicing.proposers.late_pods import BACKLOG, BOUND_WITHIN, LATE
 from tessera.controller.slicing.state.events import LastGatesObserved, RefusalTimedOut
 from tessera.controller.slicing.state.instructions import Evict, ReportPodCondition
 

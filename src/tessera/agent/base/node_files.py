@@ -32,8 +32,8 @@ import msgspec
 
 from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY
-from tessera.errors import UserError
 from tessera.kubelet.inotify import watch_folder
+from tessera.text import UserError
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tessera.errors import UserError
+from tessera.text import UserError
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client

@@ -10,9 +10,8 @@ import click
 
 from tessera.cli.base.durations import Duration
 from tessera.clock import SystemClock
-from tessera.errors import UserError
 from tessera.limits import LINE_SHOWN
-from tessera.text import one_line
+from tessera.text import UserError, one_line
 
 if TYPE_CHECKING:
     from tessera.kube.client.client import Client

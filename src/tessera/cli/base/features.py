@@ -2,7 +2,7 @@
 
 The core makes slices, shares cards, cuts layouts, watches health, publishes labels and metrics, and orders the queue.
 It is every folder that no row names. A satellite talks to it through published objects, or joins the controller's
-process (:mod:`tessera.controller.leadership.satellite`).
+process (:mod:`tessera.controller.satellite`).
 """
 
 from dataclasses import dataclass

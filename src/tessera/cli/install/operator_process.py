@@ -48,7 +48,6 @@ from tessera.cli.install.preflight import (
 from tessera.cli.install.rendering import render
 from tessera.clock import Clock, until_set
 from tessera.driver.registry.credentials import parse_authorities
-from tessera.errors import UserError
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
@@ -57,7 +56,7 @@ from tessera.kube.retries import Backoff
 from tessera.kube.watch.informer import Informer
 from tessera.limits import INSTALL_OPTIONS
 from tessera.serving.status_server import serve_status
-from tessera.text import one_line
+from tessera.text import UserError, one_line
 
 OPTIONS, VALUES, AUTHORITIES, GROUPS, REPAIRS = "options", "values.yaml", "ca.crt", NODE_GROUPS_KEY, REPAIRS_KEY
 KEYS = (OPTIONS, VALUES, AUTHORITIES, GROUPS, REPAIRS)

@@ -28,8 +28,8 @@ async def answer(client: "Client", ask: Ask, now: float) -> AsyncIterator[Told |
         ask: the request.
         now: the time.
     """
-    from tessera.errors import UserError
     from tessera.kube.client.errors import ApiError
+    from tessera.text import UserError
 
     makers = {Question.WHY: _why, Question.LOG: _log, Question.DESCRIBE: _describe, Question.PAGE: _page}
     try:

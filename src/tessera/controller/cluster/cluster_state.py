@@ -17,7 +17,7 @@ from tessera.api.names import NAME_LABEL, PLACEMENT_LABEL, PLACEMENT_MANAGED, QU
 from tessera.api.queues import ANY_NAMESPACE, Queue
 from tessera.controller.cluster.node_index import NodeIndex
 from tessera.controller.cluster.pod_index import PodIndex
-from tessera.controller.cluster.storage import Storage, StorageObject
+from tessera.controller.cluster.volumes import Storage, StorageObject
 from tessera.controller.objects.node_info import AgentState, NodeInfo
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.kube.resources.meta import version_number

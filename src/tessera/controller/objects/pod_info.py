@@ -178,7 +178,7 @@ class PodInfo:
         constraints: its constraints on nodes.
         priority: a higher priority goes first.
         created: the time from which its age counts, RFC 3339; earlier goes first among equals. That is its creation
-            time until :mod:`tessera.controller.cluster.waiting_ages` gives it another.
+            time until :class:`.WaitingAges` gives it another.
         waits_since: the same, from the condition by which a controller told the pod that it waits; empty if none did.
         labels: its labels, sorted.
         relations: its rules about other pods.

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from tessera.api.names import PodUid
 from tessera.api.pod_annotations import Gang
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.batch_placement import Placed, Unplaced
-from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.batch_placement import Placed, Unplaced
+from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
@@ -36,8 +36,8 @@ from tessera.controller.slicing.state.reservation_rules import (
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits import DECISION_STEPS
 from tessera.mig.geometry import Geometry, Profile, free_slots
+from tessera.placement.demand import StepBudget
 from tessera.placement.fleet import Fleet
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import Fragmented, Full, GangIncomplete, GangNoRoom, GangTooLarge, QueueFull, Reason
 
 #: Most steps: checks for each pod of a gang that is planned, if they are more than those of one step of the planning.

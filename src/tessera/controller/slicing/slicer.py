@@ -26,25 +26,24 @@ from tessera.controller.base import NO_MOVES, MoveMode, MoveSettings
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.order import FairOrder, find_candidates
 from tessera.controller.slicing.cycle.plan import Plan
-from tessera.controller.slicing.cycle.settle import Settlement
+from tessera.controller.slicing.cycle.settle import Allocations, Settlement
 from tessera.controller.slicing.cycle.take_in import Intake
 from tessera.controller.slicing.cycle.writes import PendingWrites
-from tessera.controller.slicing.evictions.late_pods import Overstays, UnboundPods
-from tessera.controller.slicing.evictions.move_finder import MoveFinder
-from tessera.controller.slicing.evictions.mover import Mover, RecordedMoves
-from tessera.controller.slicing.evictions.preemptor import Preemptor
 from tessera.controller.slicing.gangs import GangPlanner
 from tessera.controller.slicing.kinds import Devices, Kinds, RequestKind, Slices, UnservedClaims
-from tessera.controller.slicing.planning.allocations import Allocations
-from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.planning.proposals import Proposer
-from tessera.controller.slicing.reservations.reserver import Reserver
+from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.proposals import Proposer
+from tessera.controller.slicing.proposers.late_pods import Overstays, UnboundPods
+from tessera.controller.slicing.proposers.move_finder import MoveFinder
+from tessera.controller.slicing.proposers.mover import Mover, RecordedMoves
+from tessera.controller.slicing.proposers.preemptor import Preemptor
+from tessera.controller.slicing.proposers.reserver import Reserver
 from tessera.controller.slicing.state.events import DecisionDue, SlicerEvent, WritesDue
 from tessera.controller.slicing.state.instructions import Instruction
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits import DECISION_STEPS
+from tessera.placement.demand import StepBudget
 from tessera.placement.reserved_slots import RESERVATION_SEARCHES
-from tessera.placement.step_budget import StepBudget
 from tessera.replay.recorder import Decider
 
 #: The kinds of requests, in the order in which the cycle asks them.

@@ -71,7 +71,7 @@ def _spare(items: Iterable[Instaslice]) -> Iterator[str]:
     kept = [each for each in items if any(_KEPT_FOR in text for text in each.metadata.annotations.values())]
     if not kept:
         return
-    from tessera.controller.slicing.reservations.reservation_record import read_reservations
+    from tessera.controller.slicing.state.node_records import read_reservations
     from tessera.placement.cards import SPARE_OF
 
     found = Counter(

@@ -13,7 +13,7 @@ from math import isfinite
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.reservations.place_search import ending_seconds
+from tessera.controller.slicing.proposers.place_search import ending_seconds
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run
 from tessera.controller.slicing.state.reservation_rules import count_spares, spare_fault
 from tessera.controller.slicing.state.slicer_state import SlicerState

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tessera.api.names import NodeName, resource_of
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, SPARED_ANNOTATION, NodeCards, decode_cards, decode_spared
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
-from tessera.controller.filters.resources import first_shortage
+from tessera.controller.cluster.filters import first_shortage
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.quantity import count_or_zero

@@ -32,18 +32,18 @@ from itertools import islice
 import msgspec
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.filters.resources import FreeAmounts
+from tessera.controller.cluster.filters import FreeAmounts
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.batch_placement import Unplaced
-from tessera.controller.slicing.planning.planner import Planner
+from tessera.controller.slicing.batch_placement import Unplaced
+from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.forecast.queue.held_back import HeldBack, HeldCards
 from tessera.forecast.queue_page import QueuedPod, condition_reason, queued_text
 from tessera.placement.cards import OwnedPlacement
+from tessera.placement.demand import StepBudget
 from tessera.placement.explain import EXPLAINED_STEPS, RefusalExplainer, blocker_of
 from tessera.placement.fleet import Fleet
 from tessera.placement.node_fit import divide_over_cards
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import (
     Blocker,
     CardsAway,

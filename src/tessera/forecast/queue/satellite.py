@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tessera.api.names import SLICE_PROMISED_CONDITION, PodUid
 from tessera.clock import rfc3339
-from tessera.controller.leadership.satellite import Process, Task, Term
 from tessera.controller.objects.pod_info import FINISHED
+from tessera.controller.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import EndsExpected
 from tessera.forecast.calibration import Calibration
@@ -269,7 +269,7 @@ class ForecastSatellite:
     """Publishes why each pod waits, its position, and when it may start."""
 
     def open(self, process: Process) -> Callable[[Term], None]:
-        """See :class:`~tessera.controller.leadership.satellite.Satellite`."""
+        """See :class:`~tessera.controller.satellite.Satellite`."""
         #: The queue of the present term; none while another replica leads.
         present: list[QueueTask] = []
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from tessera.clock import Clock
-from tessera.errors import UserError
 from tessera.kube.client.requests import Request
 from tessera.kube.transport.credentials import NOBODY, Credential, Credentials, TokenFile
+from tessera.text import UserError
 
 #: Seconds for a whole answer, unless the user says otherwise.
 ANSWER_TIMEOUT = 60.0

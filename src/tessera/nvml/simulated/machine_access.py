@@ -24,11 +24,11 @@ from typing import Protocol, Self, TypeVar
 import msgspec
 
 from tessera.clock import Clock
-from tessera.errors import UserError
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotSupported, NvmlError, NvmlNotFound, make_error
 from tessera.nvml.interface import GpuEvent, GpuProcess, GpuUuid, Nvml
 from tessera.nvml.simulated.machine_state import ANY, MachineState, SimCard, SimDevice, SimulatedFault, parse_spec
+from tessera.text import UserError
 
 
 class StateFileError(UserError):

@@ -11,7 +11,7 @@ from tessera.api.queues import Queue
 from tessera.controller.objects.pod_info import PodInfo, Record
 from tessera.controller.slicing.cycle.settle import Settlement
 from tessera.controller.slicing.kinds import Kinds
-from tessera.controller.slicing.planning.proposals import (
+from tessera.controller.slicing.proposals import (
     Notice,
     Proposal,
     Proposer,

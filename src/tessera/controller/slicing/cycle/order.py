@@ -25,17 +25,16 @@ from heapq import heapify, heappop, heapreplace, nsmallest
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.planning.batch_placement import count_slots, first_batch
-from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal, LastingRefusals, RefusalMemory
-from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.planning.pod_kinds import PodKind
+from tessera.controller.slicing.batch_placement import count_slots, first_batch
+from tessera.controller.slicing.lasting_refusals import LastingRefusal, LastingRefusals, PodKind, RefusalMemory
+from tessera.controller.slicing.planner import Planner
 from tessera.controller.slicing.state.queue_ledger import Holding
 from tessera.controller.slicing.state.reservation_rules import counts_for_queue, holding_of
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState
 from tessera.controller.slicing.state.waiting_pods import rank
 from tessera.limits import BATCH_PODS
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.demand import StepBudget
 from tessera.reasons.reason import QueueFull
 
 

@@ -14,13 +14,13 @@ from itertools import takewhile
 from tessera.api.names import NodeName, PodUid
 from tessera.api.pod_annotations import Gang
 from tessera.controller.objects.pod_info import PodInfo, Record
+from tessera.controller.slicing.batch_placement import Placed
 from tessera.controller.slicing.cycle.order import Heads
 from tessera.controller.slicing.gangs import GangPlanner, Turns, take_turns
 from tessera.controller.slicing.kinds import Kinds
-from tessera.controller.slicing.planning.batch_placement import Placed
-from tessera.controller.slicing.planning.lasting_refusals import LastingRefusal
-from tessera.controller.slicing.planning.planner import Planner
-from tessera.controller.slicing.planning.proposals import (
+from tessera.controller.slicing.lasting_refusals import LastingRefusal
+from tessera.controller.slicing.planner import Planner
+from tessera.controller.slicing.proposals import (
     Backfill,
     KindRefusal,
     Proposal,
@@ -28,8 +28,8 @@ from tessera.controller.slicing.planning.proposals import (
     Refusal,
     Return,
 )
-from tessera.controller.slicing.reservations.reserver import Reserver
-from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.proposers.reserver import Reserver
+from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.reservation_rules import (
     add_holdings,
     holders_of,
@@ -41,8 +41,8 @@ from tessera.controller.slicing.state.reservation_rules import (
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pods import Rank, rank
 from tessera.limits import DECISION_STEPS
+from tessera.placement.demand import StepBudget
 from tessera.placement.reserved_slots import hold_slots
-from tessera.placement.step_budget import StepBudget
 from tessera.reasons.reason import QueueFull, Reason
 
 #: Most pods with a deadline that one decision tries on reserved slots that they leave in time. Each is planned by

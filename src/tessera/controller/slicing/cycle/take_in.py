@@ -23,9 +23,9 @@ from tessera.api.instaslice import Instaslice, find_misfit
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.cycle.observe import Observer
+from tessera.controller.slicing.cycle.settle import Allocations
 from tessera.controller.slicing.kinds import Kinds
-from tessera.controller.slicing.planning.allocations import Allocations
-from tessera.controller.slicing.planning.proposals import Proposer
+from tessera.controller.slicing.proposals import Proposer
 from tessera.controller.slicing.state.allocation import Allocation, adopt_record, recorded_uids
 from tessera.controller.slicing.state.events import (
     InstasliceDeleted,

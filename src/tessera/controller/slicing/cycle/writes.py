@@ -17,10 +17,9 @@ from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import QUEUE_MODELS, Queue
 from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.slicing.cycle.settle import Allocations
 from tessera.controller.slicing.gangs import GangPlanner, GangState
 from tessera.controller.slicing.kinds import Kinds
-from tessera.controller.slicing.planning.allocations import Allocations
-from tessera.controller.slicing.reservations.reservation_record import RESERVATIONS_ANNOTATION, format_reservations
 from tessera.controller.slicing.state.allocation import (
     Allocation,
     AllocationStep,
@@ -42,7 +41,12 @@ from tessera.controller.slicing.state.instructions import (
     Write,
 )
 from tessera.controller.slicing.state.messages import fixed_layout_text, object_fault_text
-from tessera.controller.slicing.state.move_record import MOVES_ANNOTATION, format_moves
+from tessera.controller.slicing.state.node_records import (
+    MOVES_ANNOTATION,
+    RESERVATIONS_ANNOTATION,
+    format_moves,
+    format_reservations,
+)
 from tessera.controller.slicing.state.reservation_rules import count_spares, spare_fault
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import PodState

@@ -33,8 +33,8 @@ from tessera.controller.objects.pod_info import DEVICES, PodInfo
 from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
+from tessera.placement.card_demand import CPU_STEP, MEMORY_STEP
 from tessera.placement.devices import device_geometry
-from tessera.placement.ratings.card_demand import CPU_STEP, MEMORY_STEP
 
 
 class DeviceInventory:

@@ -1,4 +1,4 @@
-"""Rates nodes for whole cards and shares: :mod:`tessera.placement.ratings` with the state of the cluster.
+"""Rates nodes for whole cards and shares: :mod:`tessera.placement` with the state of the cluster.
 
 Each resource has its ratings, in which a device is a card and the model is its kind. A node that has changed since is
 rated again when a pod is planned.
@@ -16,10 +16,10 @@ from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.slicing.state.device_inventory import AskedDevices, DeviceInventory, asked_devices
+from tessera.placement.card_demand import CARD, CardDemand, CardRequest, NodeRoom
+from tessera.placement.demand import StepBudget
 from tessera.placement.fleet import Fleet
-from tessera.placement.ratings.card_demand import CARD, CardDemand, CardRequest, NodeRoom
-from tessera.placement.ratings.node_ratings import NodeRatings, NodeSize
-from tessera.placement.step_budget import StepBudget
+from tessera.placement.node_ratings import NodeRatings, NodeSize
 from tessera.placement.topology import Joined
 
 #: Most constraints: different constraints on nodes, the most frequent, whose pods count for prices and the mix of

@@ -11,7 +11,7 @@ import msgspec
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.api.queues import Queue
-from tessera.controller.cluster.storage import StorageObject
+from tessera.controller.cluster.volumes import StorageObject
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_info import Owner, PodInfo, Workload
 from tessera.controller.slicing.state.instructions import Ungate, Write

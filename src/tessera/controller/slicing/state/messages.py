@@ -6,9 +6,9 @@ The readers of a pod's events may have no right to see pods of other namespaces,
 from collections.abc import Iterable, Sequence
 
 from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
-from tessera.controller.filters.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.node_records import Reservation
 from tessera.placement.moves import Room
 from tessera.reasons.reason import Blocker, Reason
 from tessera.reasons.words import for_namespace, name_blockers, name_pods, name_profiles, sentence

@@ -1,23 +1,35 @@
-"""What pods hold and reserve: which reservations a pod must leave alone, what they keep, and how a queue counts it."""
+"""What pods hold and reserve: which reservations a pod must leave alone, what they keep, and how a queue counts it.
+
+And which of the recorded ones a new controller keeps.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from tessera.api.instaslice import Slice
-from tessera.api.names import NodeName, resource_of
+from tessera.api.instaslice import Instaslice, Slice
+from tessera.api.names import NodeName, PodUid, resource_of
 from tessera.controller.objects.node_info import AgentState
-from tessera.controller.objects.pod_info import PodInfo
+from tessera.controller.objects.pod_info import Owner, PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts
 from tessera.controller.slicing.state.allocation import Allocation, will_never_run
+from tessera.controller.slicing.state.node_records import (
+    INHERITED,
+    RESERVATIONS,
+    RESERVATIONS_ANNOTATION,
+    RESERVED_PODS,
+    RecordedReservation,
+    Reservation,
+    read_reservations,
+)
 from tessera.controller.slicing.state.queue_ledger import Holding
-from tessera.controller.slicing.state.reservation import Reservation
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import QueueKey
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import is_of_a_model
 from tessera.mig.names import is_device_profile, parse_profile_name, plain_profile, resource_spelling
 from tessera.placement.batch import unknown_profile
+from tessera.placement.cards import SPARE_OF
 from tessera.placement.fleet import UnknownCard
 from tessera.placement.reserved_slots import Hold
 from tessera.reasons.words import sentence
@@ -267,3 +279,86 @@ def spare_fault(state: SlicerState, profile: str) -> str:
     """Says that no card of the cluster has a profile of spare slices, nor a model that is known; empty otherwise."""
     reason = None if is_of_a_model(profile) else unknown_profile(state.inventory.fleet, [profile])
     return "" if reason is None else sentence(reason)
+
+
+def adopt_reservations(state: SlicerState, *, keep: bool, inherits: bool) -> int:
+    """Takes over the recorded reservations of pods that wait; the others are removed from the objects.
+
+    Args:
+        state: gets the reservations.
+        keep: False to remove all but those of inherited slots.
+        inherits: False to remove those that no pod waits for.
+
+    Returns:
+        The highest number of a reservation; 0 without any.
+    """
+    for name, item in state.cluster.objects.items():
+        if RESERVATIONS_ANNOTATION in item.metadata.annotations:
+            state.dirty_nodes.add(name)
+    units: set[str] = set()
+    for node, uid, each in _recorded(state.cluster.objects.values()):
+        is_kept = (keep or not each.number) and (inherits or not each.kept_for)
+        found = _adopt(state, node, uid, each) if is_kept else None
+        if found is not None and (
+            found.is_inherited or len(units) < RESERVATIONS or (found.gang or found.uid) in units
+        ):
+            units.update([] if found.is_inherited else [found.gang or found.uid])
+            state.reservations[uid] = found
+    state.reservations_due = True
+    return max((each.number for each in state.reservations.values()), default=0)
+
+
+def _recorded(items: Iterable[Instaslice]) -> list[tuple[NodeName, PodUid, RecordedReservation]]:
+    """Returns the recorded entries, the first number first."""
+    entries = [entry for item in items for entry in read_reservations(item)]
+    return sorted(entries, key=lambda entry: entry[2].number)[:RESERVED_PODS]
+
+
+def _adopt(
+    state: SlicerState,
+    node: NodeName,
+    uid: PodUid,
+    entry: RecordedReservation,
+) -> Reservation | None:
+    """Returns the reservation of an entry; None if it is not one of a waiting pod, or not legal on the cards.
+
+    One of slots that a pod has left needs no pod: its owner is asked about anew.
+    """
+    pod = state.cluster.pods.get(uid)
+    owner = None
+    if entry.kept_for and not entry.number:
+        owner = Owner(entry.pod_ref.namespace, entry.kept_for, entry.kept_for_uid)
+    elif (
+        pod is None
+        or uid not in state.waiting
+        or not pod.is_held
+        or sorted(resource_spelling(one.profile) for one in entry.slices) != sorted(map(plain_profile, pod.profiles))
+    ):
+        return None
+    key = f"{entry.pod_ref.namespace}/{entry.pod_ref.name}"
+    holds = make_holds(state, node, entry.slices, key)
+    if holds is None or uid in state.reservations:
+        return None
+    found = Reservation(
+        uid=uid,
+        key=key,
+        queue=queue_key(state, pod) if pod is not None else (entry.queue, ()),
+        priority=_priority(entry, pod),
+        number=entry.number,
+        node=node,
+        slices=entry.slices,
+        holds=holds,
+        made=entry.made,
+        until=entry.until,
+        patience=entry.patience,
+        holders={PodUid(holder) for holder in entry.holders},
+        gang=pod.gang.key if pod is not None and pod.gang is not None and entry.gang else "",
+        kept_for=owner,
+    )
+    return None if any(overlap(other, found) for other in state.reservations.values()) else found
+
+
+def _priority(entry: RecordedReservation, pod: PodInfo | None) -> int:
+    if entry.number:
+        return pod.priority if pod is not None else 0
+    return 0 if entry.kept_for.startswith(SPARE_OF) else INHERITED

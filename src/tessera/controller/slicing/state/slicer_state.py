@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import LAST_GATES, NodeName, PodUid
+from tessera.controller.cluster.avoidance import NodeAvoidance
 from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.cluster.gang_table import GangTable
-from tessera.controller.cluster.waiting_ages import WaitingAges
-from tessera.controller.filters.avoidance import NodeAvoidance
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import NodeUsage
@@ -19,11 +18,11 @@ from tessera.controller.slicing.state.device_inventory import DeviceDemand, Devi
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, WriteKey
-from tessera.controller.slicing.state.move_record import RecordedMove
+from tessera.controller.slicing.state.node_records import RecordedMove, Reservation
 from tessera.controller.slicing.state.queue_ledger import QueueLedger
-from tessera.controller.slicing.state.reservation import Reservation
+from tessera.controller.slicing.state.waiting_pod import WaitingAges
 from tessera.controller.slicing.state.waiting_pods import WaitingPods
-from tessera.placement.fleet import CardPlacement
+from tessera.placement.cards import CardPlacement
 from tessera.reasons.reason import OldPods
 
 

@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.cluster.cluster_state import ClusterState
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.slicing.state.reservation import RESERVATION_CANDIDATES, Reservation
+from tessera.controller.slicing.state.node_records import RESERVATION_CANDIDATES, Reservation
 from tessera.controller.slicing.state.waiting_pod import (
     NOT_REFUSED,
     PROMISED,

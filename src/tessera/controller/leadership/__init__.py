@@ -1,1 +1,0 @@
-"""One term of leadership: watches, the slicer, its executor, drivers and provisioning."""

@@ -1,1 +1,0 @@
-"""Running pods that are evicted for waiting ones: moves, and preemption of lower priorities."""
