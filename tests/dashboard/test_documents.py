@@ -150,7 +150,6 @@ def test_the_summary_counts_only_cards_that_measure() -> None:
         pods=2,
         waiting=1,
         held=1.25,
-        wasted_leases=1,
         measured=1,
         busy=0.5,
         power=10.0,

@@ -8,7 +8,7 @@ import { own } from "./own";
 import { store } from "./store";
 import type { CardGroup, Survey } from "./survey";
 import type { View } from "./view";
-import { count, integer, MEANINGS, modelName, roomName, STATES } from "./words";
+import { count, integer, MEANINGS, modelName, STATES } from "./words";
 
 /** From so many cards on, the mosaic has no names. */
 const MANY = 65;
@@ -52,11 +52,11 @@ export function Cards({ found, view, change, onOpen }: CardsProps) {
           </button>
         </p>
       )}
-      {view.room && found.shown > 0 && <p class="quiet">These have room for {roomName(view.room)}.</p>}
+
       {!mosaic && found.shown > 0 && (
         <div class="row heads" aria-hidden="true">
           <span>card</span>
-          <span>who holds which part; the dark line shows how busy a part is</span>
+          <span>who holds which part; the dark line shows how busy a part is now</span>
           <span class="numbers">
             <span>busy</span>
             <span>memory</span>
@@ -77,40 +77,55 @@ export function Cards({ found, view, change, onOpen }: CardsProps) {
           />
         ))}
       </div>
-      {all > 0 && <Legend />}
+      {all > 0 && <Legend looks={found.looks} />}
     </section>
   );
 }
 
+/** What colours mean, where the name of a state does not say it. */
+const SHORT: Record<string, string> = {
+  busy: "busy in the last 30 min",
+  blind: "in use or not: cannot be measured",
+};
+
 /** Frames of cards, and what they mean. */
 const FRAMES: [string, string][] = [
-  ["frame-degraded", "card has errors, still in use"],
+  ["frame-degraded", "degraded: card has errors, still in use"],
   ["frame-cordoned", "card cordoned by hand"],
   ["frame-silent", "node is silent: what its cards do is unknown"],
 ];
 
-function Legend() {
+/** Looks that were explained since the page was opened; they stay, so that nothing moves when one comes back. */
+const explained = new Set<string>();
+
+/** What looks mean, of those that occur. */
+function Legend({ looks }: { looks: Set<string> }) {
+  for (const each of looks) explained.add(each);
+  const entries: [string, string][] = [
+    ...Object.entries(STATES).map(([state, name]): [string, string] => [state, SHORT[state] ?? name]),
+    ["busy rests", "busy before, not now"],
+    ["none", "free slice, made already"],
+    ["slot", "free"],
+    ["none creating", "slice being made or removed"],
+    ...FRAMES,
+  ];
   return (
     <p class="legend">
-      {Object.entries(STATES).map(([state, name]) => (
-        <span key={state} title={MEANINGS[state]}>
-          <span class={`mark ${state}`} aria-hidden="true" /> {name}
+      {entries
+        .filter(([look]) => explained.has(look))
+        .map(([look, name]) => (
+          <span key={look} title={MEANINGS[look]}>
+            <span class={`mark ${look}`} aria-hidden="true" /> {name}
+          </span>
+        ))}
+      <span>
+        <span class="mark line" aria-hidden="true" /> how busy a part is now
+      </span>
+      {own.version > 0 || explained.has("own") ? (
+        <span>
+          <span class="mark own" aria-hidden="true" /> your pods
         </span>
-      ))}
-      <span>
-        <span class="mark none" aria-hidden="true" /> slice without a pod
-      </span>
-      <span>
-        <span class="mark slot" aria-hidden="true" /> free
-      </span>
-      {FRAMES.map(([frame, name]) => (
-        <span key={frame}>
-          <span class={`mark ${frame}`} aria-hidden="true" /> {name}
-        </span>
-      ))}
-      <span>
-        <span class="mark own" aria-hidden="true" /> your pods
-      </span>
+      ) : null}
     </p>
   );
 }

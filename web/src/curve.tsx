@@ -45,7 +45,8 @@ function pieces(values: Curve, most: number): string[] {
   return found;
 }
 
-function span(seconds: number): string {
+/** A length of time in words. */
+export function span(seconds: number): string {
   if (seconds >= 2 * DAY) return `${Math.round(seconds / DAY)} days`;
   return seconds >= 7200 ? `${Math.round(seconds / 3600)} hours` : `${Math.max(1, Math.round(seconds / 60))} minutes`;
 }
@@ -78,7 +79,7 @@ export function Chart({ label, values, step, until, lost, most, text, spans = fa
   return (
     <figure class="chart">
       <figcaption>
-        <b>{label}</b> <span class="now">{now}</span>
+        <b>{label}</b> <span class="now">{now}</span> <small>at {to}</small>
       </figcaption>
       <div class="plot">
         <svg

@@ -10,7 +10,8 @@ export interface PodPromise {
  * Hold of a container on a device; see tessera.api.nodes.usage.LeaseUsage. `limit` is the memory of the device in
  * bytes; of a shared device, the part that belongs to the lease. `fault` is the sentence about the fault of its card or
  * GPU instance. `blind` is true if processes hold the device, and its activity cannot be measured: its state stays
- * unknown. `joined` says how the cards are joined that its pod has.
+ * unknown. `joined` says how the cards are joined that its pod has. `power` is its part of the card's watts.
+ * `counts_from`, if it looks unused so far: the seconds after which it counts as not used.
  */
 export interface Lease {
   namespace: string;
@@ -30,6 +31,8 @@ export interface Lease {
   findings?: string[];
   fault?: string;
   joined?: string;
+  power?: number;
+  countsFrom?: number;
 }
 
 /** A MIG device on a card: its place in memory slots, and who holds it. */
@@ -338,8 +341,6 @@ export interface Summary {
   waiting: number;
   /** Cards that containers hold, parts added; of silent cards, what Tessera's records say. */
   held: number;
-  /** Leases in the states never_used, idle and resident. */
-  wastedLeases: number;
   /** Cards whose activity is measured. */
   measured: number;
   /**
@@ -353,6 +354,8 @@ export interface Summary {
   unwell?: number;
   /** Cards with which nothing is wrong, and that a person has taken out of service. */
   cordoned?: number;
+  /** Those of them that work for nobody until a reset or a reboot. */
+  heldLost?: number;
   /** Mean activity of these cards. */
   busy?: number;
   /** Watts of all cards that measure it. */

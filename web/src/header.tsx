@@ -3,6 +3,7 @@
 import type { RefObject } from "preact";
 import { useState } from "preact/hooks";
 import type { Link } from "./feed";
+import { useNarrow } from "./hooks";
 import { KeyList } from "./keys";
 import { session } from "./session";
 import { CHOICES, type View } from "./view";
@@ -58,6 +59,7 @@ interface HeaderProps {
 }
 
 export function Header({ link, name, simulated, view, change, search, onKeys, showsKeys }: HeaderProps) {
+  const narrow = useNarrow();
   const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "");
   const turn = (): void => {
     const next = THEMES[theme] ?? "";
@@ -80,9 +82,9 @@ export function Header({ link, name, simulated, view, change, search, onKeys, sh
             type="button"
             onClick={turn}
             title="light, dark, or as the system"
-            aria-label={`${theme || "system"} theme`}
+            aria-label={`theme: ${theme || "system"}`}
           >
-            ◐ <span class="word">{theme || "system"} theme</span>
+            ◐ <span class="word">theme: {theme || "system"}</span>
           </button>
           <button type="button" class="keys" aria-expanded={showsKeys} onClick={onKeys}>
             keys
@@ -98,14 +100,14 @@ export function Header({ link, name, simulated, view, change, search, onKeys, sh
               ref={search}
               type="search"
               value={view.text}
-              placeholder="pod, node, model… or ns:team state:idle"
+              placeholder={narrow ? "pod, node, ns:team…" : "pod, node, model… or ns:team state:idle"}
               onInput={(event) => change({ text: event.currentTarget.value })}
             />
           </label>
           <label>
             State{" "}
             <select value={view.state} onChange={(event) => change({ state: event.currentTarget.value })}>
-              <option value="">all</option>
+              <option value="">all states</option>
               {CHOICES.map(([value, name]) => (
                 <option key={value} value={value}>
                   {name}

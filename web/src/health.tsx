@@ -3,7 +3,7 @@
 import type { Card, Failure, Health, NodeState } from "./documents";
 import { NodeLink } from "./links";
 import { Panel } from "./panel";
-import { age, count, frameOf, HEALTH, isCordoned, modelName, podName } from "./words";
+import { age, count, frameOf, HEALTH, integer, isCordoned, isOutOfUse, modelName, podName } from "./words";
 
 /** What an error needs, by `asks`. */
 const ASKS: Record<string, string> = {
@@ -27,7 +27,7 @@ export function HealthDetails({ health, card }: { health: Health; card: Card }) 
     <div class="health">
       <p>
         <span class={`mark ${frameOf(card)}`} aria-hidden="true" />{" "}
-        <b class={byHand ? "cordoned" : "warn"}>{HEALTH[health.state] ?? health.state}</b>
+        <b class={byHand ? "cordoned" : isOutOfUse(card) ? "warn" : "amber"}>{HEALTH[health.state] ?? health.state}</b>
         {health.since ? ` for ${age(now - health.since)}` : ""}
       </p>
       <ul>
@@ -74,6 +74,7 @@ export function isBroken({ driver, startup }: NodeState): boolean {
 }
 
 export function Broken({ filtered, unwell, failures, nodes, silent, onOpen }: BrokenProps) {
+  const degraded = unwell.filter(([, card]) => !isOutOfUse(card)).length;
   const items = [
     ...failures.map((each) => <FailureItem key={`f/${each.node}`} failure={each} onOpen={onOpen} />),
     ...nodes.map((each) => (
@@ -85,7 +86,9 @@ export function Broken({ filtered, unwell, failures, nodes, silent, onOpen }: Br
         {each.driver?.reason && <p>{each.driver.reason}</p>}
       </li>
     )),
-    ...unwell.map(([id, card]) => <CardItem key={id} id={id} card={card} onOpen={onOpen} />),
+    ...[...unwell]
+      .sort(([, left], [, right]) => Number(isOutOfUse(right)) - Number(isOutOfUse(left)))
+      .map(([id, card]) => <CardItem key={id} id={id} card={card} onOpen={onOpen} />),
   ];
   return (
     <Panel
@@ -93,6 +96,7 @@ export function Broken({ filtered, unwell, failures, nodes, silent, onOpen }: Br
       title="Broken"
       id="broken"
       size={items.length}
+      note={degraded > 0 ? `${integer(degraded)} of them degraded: still in use` : undefined}
       draw={(most) => items.slice(0, most)}
       empty={
         silent > 0
@@ -129,7 +133,7 @@ export function Cordoned({ filtered, cards, onOpen }: CordonedProps) {
 
 function CardItem({ id, card, onOpen }: { id: string; card: Card; onOpen: (id: string) => void }) {
   return (
-    <li class={isCordoned(card) ? "item cordoned" : "item unwell"}>
+    <li class={`item ${isCordoned(card) ? "cordoned" : isOutOfUse(card) ? "unwell" : "degraded"}`}>
       <button type="button" class="link" onClick={() => onOpen(id)}>
         {card.node}, card {card.index}
       </button>{" "}

@@ -6,7 +6,7 @@ import { PodLink } from "./links";
 import { own } from "./own";
 import { State } from "./pods";
 import type { Held, Survey } from "./survey";
-import { alike, startsIn } from "./waiting";
+import { alike, placeOf, startsIn } from "./waiting";
 import { age, integer, percent, reasonOf } from "./words";
 
 /** The most pods that are named. */
@@ -42,7 +42,7 @@ export function Mine({ found, waiting, filtered, onOpen }: MineProps) {
       </h2>
       <ul class="plain">
         {groups.slice(0, MOST).map(([pod, ...others]) => (
-          <WaitingLine key={`w/${pod.namespace}/${pod.pod}`} pod={pod} others={others.length} onOpen={onOpen} />
+          <WaitingLine key={`w/${pod.namespace}/${pod.pod}`} {...{ pod, others, onOpen }} />
         ))}
         {held.slice(0, rest).map((each) => (
           <HeldLine
@@ -60,16 +60,16 @@ export function Mine({ found, waiting, filtered, onOpen }: MineProps) {
 interface WaitingProps {
   pod: Waiting;
   /** Pods of the same workload that wait for the same. */
-  others: number;
+  others: Waiting[];
   onOpen: (id: string) => void;
 }
 
 function WaitingLine({ pod, others, onOpen }: WaitingProps) {
   return (
     <li class="item">
-      <PodLink pod={pod} onOpen={onOpen} /> {others > 0 && `and ${integer(others)} more of ${pod.owner} `}
+      <PodLink pod={pod} onOpen={onOpen} /> {others.length > 0 && `and ${integer(others.length)} more of ${pod.owner} `}
       <b>waits {age(Date.now() / 1000 - pod.since)}</b>
-      {pod.position ? `, number ${integer(pod.position)} of ${integer(pod.of ?? 0)}, ${startsIn(pod)}` : ""}
+      {pod.position ? `, ${placeOf([pod, ...others])}, ${startsIn(pod)}` : ""}
       {reasonOf(pod) && <div class="reason">{reasonOf(pod)}</div>}
     </li>
   );
@@ -78,7 +78,8 @@ function WaitingLine({ pod, others, onOpen }: WaitingProps) {
 function HeldLine({ id, card, profile, lease, onOpen }: Held & { onOpen: (id: string) => void }) {
   return (
     <li class="item">
-      <PodLink pod={lease} onOpen={onOpen} /> <State lease={lease} card={card} /> {percent(lease.busy)}, on{" "}
+      <PodLink pod={lease} onOpen={onOpen} /> <State lease={lease} card={card} />
+      {lease.busy !== undefined && `, ${percent(lease.busy)} now`}, on{" "}
       <button type="button" class="link" onClick={() => onOpen(id)}>
         {card.node}, card {card.index}
       </button>{" "}

@@ -3,10 +3,10 @@
 
 import type { Card, Lease, Tile } from "./documents";
 import { own } from "./own";
-import { HEALTH, isHidden, isLost, percent, podName, SLICES, STATES, stateOf } from "./words";
+import { HEALTH, isHidden, isLost, isOutOfUse, percent, podName, SLICES, STATES, stateOf } from "./words";
 
-/** States of cards of which pods get nothing. */
-const OUT_OF_USE = ["cordoned", "withheld", "needs_reset", "needs_reboot", "lost"];
+/** Activity below which a pod that was busy does nothing now; the agent's threshold of busy. */
+const RESTS = 0.01;
 /** The most parts that a bar is divided into. */
 const MOST = 64;
 
@@ -33,7 +33,7 @@ export interface Bar {
 function freePlace(card: Card): { look: string; name: string; title: string } {
   if (!card.kind) return { look: "slot shut", name: "not offered", title: "not offered" };
   const state = card.health?.state ?? "";
-  if (OUT_OF_USE.includes(state)) return { look: "slot shut", name: "", title: `not given out: ${HEALTH[state]}` };
+  if (isOutOfUse(card)) return { look: "slot shut", name: "", title: `not given out: ${HEALTH[state]}` };
   if (card.slots > 0 && card.kind !== "slice") return { look: "slot shut", name: "", title: "not part of the layout" };
   if (card.slots > 0) return { look: "slot", name: "", title: "free memory slot" };
   return { look: "slot", name: "", title: (card.replicas ?? 1) > 1 ? "free share" : "free" };
@@ -127,8 +127,18 @@ function place(parts: Part[], start: number): void {
 function leasePart(lease: Lease, card: Card, size: number, profile: string, measured: number | undefined): Part {
   const busy = lease.busy ?? measured;
   const look = stateOf(lease, card);
+  const rests = look === "busy" && busy !== undefined && busy < RESTS;
   const title = `${profile ? `${profile}: ` : ""}${podName(lease)}, ${STATES[look] ?? look}, busy ${percent(busy)}`;
-  return { at: 0, size, look, name: lease.pod, note: profile, title, busy, own: own.has(lease) };
+  return {
+    at: 0,
+    size,
+    look: rests ? "busy rests" : look,
+    name: lease.pod,
+    note: profile,
+    title,
+    busy,
+    own: own.has(lease),
+  };
 }
 
 /** The bar with names. */
@@ -143,7 +153,8 @@ export function WideBar({ card }: { card: Card }) {
           style={{ gridColumn: `${part.at + 1} / span ${part.size}` }}
           title={part.title}
         >
-          {part.name} <i>{part.note}</i>
+          {part.name}
+          <i>{part.note}</i>
           {part.busy !== undefined && (
             <b class="load" style={{ width: `${Math.round(Math.min(1, part.busy) * 100)}%` }} />
           )}
@@ -165,7 +176,7 @@ export function stripes(card: Card): { image: string; own: boolean } {
   for (const part of parts) {
     const from = Math.round((part.at / units) * 1000) / 10;
     const to = Math.round(((part.at + part.size) / units) * 1000) / 10;
-    const [look = ""] = part.look.split(" ", 1);
+    const look = part.look.endsWith("rests") ? "rests" : part.look.split(" ", 1)[0];
     text += `,var(${LOOKS[part.look] ?? `--${look}`}) ${from}% ${to - GAP}%,var(--paper) ${to - GAP}% ${to}%`;
     if (part.own) line += `,#0000 ${from}%,var(--text) ${from}% ${to - GAP}%,#0000 ${to - GAP}%`;
   }
@@ -179,7 +190,7 @@ export function sayCard(card: Card): string {
   const states = new Map<string, number>();
   for (const part of parts) {
     if (part.look.startsWith("slot")) continue;
-    const words = { ...STATES, none: "free", lost: "held" }[part.look];
+    const words = { ...STATES, none: "free", lost: "held", "busy rests": "busy before" }[part.look];
     const state = words ?? SLICES[part.look.split(" ")[1] ?? ""];
     if (state) states.set(state, (states.get(state) ?? 0) + 1);
   }

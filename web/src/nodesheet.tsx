@@ -1,17 +1,28 @@
 // Everything about one node, beside the page: its cards, its driver, what Tessera says of it, and its events.
 
 import { Why } from "./answer";
+import type { Card } from "./documents";
 import { Events } from "./events";
 import { nodeOf } from "./links";
 import { sayCard } from "./mosaic";
 import { NodeLine } from "./nodes";
 import { idOf, store } from "./store";
-import { age, modelName } from "./words";
+import { age, byName, modelName, roomName } from "./words";
 
 interface NodeSheetProps {
   id: string;
   onOpen: (id: string) => void;
   onFilter: (text: string) => void;
+}
+
+/** What fits on the cards now, one kind at a time. */
+function roomOf(cards: Card[]): string {
+  const room = new Map<string, number>();
+  for (const { free = {} } of cards) {
+    for (const [name, number] of Object.entries(free)) room.set(name, (room.get(name) ?? 0) + number);
+  }
+  const kinds = [...room].filter(([, number]) => number > 0).sort(([left], [right]) => byName(left, right));
+  return kinds.map(([name, number]) => `${number} x ${roomName(name, number)}`).join(", or ") || "None.";
 }
 
 export function NodeDetails({ id, onOpen, onFilter }: NodeSheetProps) {
@@ -41,6 +52,8 @@ export function NodeDetails({ id, onOpen, onFilter }: NodeSheetProps) {
           ))}
         {state && <NodeLine state={state} />}
       </ul>
+      <h3>Room</h3>
+      <p>{roomOf(cards)}</p>
       <p>
         <button type="button" onClick={() => onFilter(`node:${node}`)}>
           show only its cards and pods

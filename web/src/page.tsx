@@ -26,7 +26,7 @@ import { Sums } from "./sums";
 import { type Survey, survey } from "./survey";
 import { Filter, readView, type View, writeView } from "./view";
 import { inOrder, WaitingPods } from "./waiting";
-import { count, decimal, integer, percent, watts } from "./words";
+import { count, decimal, integer, isOutOfUse, percent, watts } from "./words";
 
 /** Milliseconds between two drawings of lists and sums; tiles of cards are drawn at once. */
 const PERIOD = 500;
@@ -34,18 +34,14 @@ const PERIOD = 500;
 const LONG_PERIOD = 1000;
 const LARGE = 500;
 
-function Figure({ label, part, children }: { label: string; part?: string; children: ComponentChildren }) {
-  const go = (): void => document.getElementById(part ?? "")?.scrollIntoView();
+/** A figure; a click anywhere on it goes to its part of the page. */
+function Figure({ label, part, children }: { label: string; part: string; children: ComponentChildren }) {
   return (
-    <div class="figure">
+    <div class="figure goes">
       <dt>
-        {part ? (
-          <button type="button" class="link" onClick={go}>
-            {label}
-          </button>
-        ) : (
-          label
-        )}
+        <button type="button" class="link" onClick={() => document.getElementById(part)?.scrollIntoView()}>
+          {label}
+        </button>
       </dt>
       <dd>{children}</dd>
     </div>
@@ -56,13 +52,15 @@ interface FiguresProps {
   summary: Summary;
   found: Survey;
   filtered: boolean;
+  view: View;
+  /** Nodes and cards that work for nobody, and those that have errors and work. */
   broken: number;
+  degraded: number;
   waiting: number;
-  wasted: number;
 }
 
 /** Sums of the cluster, or of what the filter shows. */
-function Figures({ summary, found, filtered, broken, waiting, wasted }: FiguresProps) {
+function Figures({ summary, found, filtered, view, broken, degraded, waiting }: FiguresProps) {
   const cards = filtered ? found.shown : summary.cards;
   const held = filtered ? found.sum.held : summary.held;
   return (
@@ -71,14 +69,14 @@ function Figures({ summary, found, filtered, broken, waiting, wasted }: FiguresP
         <Figure label="cards" part="cards">
           {integer(cards)}
         </Figure>
-        <Figure label="allocated" part="cards">
+        <Figure label="allocated" part="sums">
           {decimal(held)} <small>{cards > 0 && percent(held / cards)}</small>
         </Figure>
         <Figure label="busy" part="past">
           {percent(filtered ? found.sum.busy : summary.busy)}
         </Figure>
         <Figure label="power" part="past">
-          {watts(filtered ? found.power : summary.power)}
+          {watts(!filtered ? summary.power : found.shared ? found.sum.power : found.power)}
         </Figure>
         <Figure label="pods" part="pods">
           {integer(filtered ? found.sum.pods.size : summary.pods)}
@@ -87,23 +85,36 @@ function Figures({ summary, found, filtered, broken, waiting, wasted }: FiguresP
           {integer(waiting)}
         </Figure>
         <Figure label="broken" part="broken">
-          {broken > 0 ? <b class="warn">{integer(broken)}</b> : 0}
+          {broken > 0 ? <b class="warn">{integer(broken)}</b> : 0}{" "}
+          {degraded > 0 && <small class="more">+{integer(degraded)} degraded</small>}
         </Figure>
         <Figure label="not used" part="wasted">
-          {integer(wasted)}
+          {integer(found.wasted.length)}{" "}
+          {found.suspects.length > 0 && <small class="more">+{integer(found.suspects.length)} so far</small>}
         </Figure>
       </dl>
-      <p class="quiet about">{filtered ? "Of what the filter shows." : ofCluster(summary)}</p>
+      <p class="quiet about">{filtered ? ofFilter(found, view) : ofCluster(summary)}</p>
     </section>
   );
 }
 
+/** What the sums are about while a filter is set. */
+function ofFilter({ shared, shown }: Survey, { state, room }: View): string {
+  const about = [
+    "Of what the filter shows",
+    shared && `${count(shown, "card")}, of which others hold a part too; power is the part of the pods that are shown`,
+    (state || room) && "waiting, broken and not used count all states and rooms",
+  ];
+  return `${about.filter(Boolean).join("; ")}.`;
+}
+
 /** What the sums of the cluster are about. */
-function ofCluster({ cards, nodes, measured, silent = 0, cordoned = 0 }: Summary): string {
+function ofCluster({ cards, nodes, measured, silent = 0, cordoned = 0, heldLost = 0 }: Summary): string {
   const about = [
     `${count(cards, "card")} on ${count(nodes, "node")}`,
     silent > 0 && `${integer(silent)} silent`,
     cordoned > 0 && `${integer(cordoned)} cordoned`,
+    heldLost > 0 && `${decimal(heldLost)} of what is allocated is on failed cards`,
     measured > 0 ? `busy is measured on ${integer(measured)}` : cards > 0 && "no card measures how busy it is",
   ];
   return `${about.filter(Boolean).join("; ")}.`;
@@ -215,7 +226,8 @@ interface OverviewProps {
 }
 
 function Overview({ summary, view, change, open, ranges, onSignIn }: OverviewProps) {
-  const filter = useMemo(() => new Filter(view), [view]);
+  const none = view.room !== "" && ![...store.cards.values()].some((card) => card.free?.[view.room]);
+  const filter = useMemo(() => new Filter(view, none), [view, none]);
   const words = useMemo(() => new Filter({ ...view, state: "", room: "" }), [view]);
   const [, drawOwn] = useState(0);
   const narrow = useNarrow();
@@ -227,6 +239,7 @@ function Overview({ summary, view, change, open, ranges, onSignIn }: OverviewPro
   const workloads = [...store.workloads.values()].filter((each) => filter.workload(each));
   const services = [...store.services].filter(([, each]) => filter.service(each));
   const broken = nodes.filter(isBroken);
+  const degraded = found.unwell.filter(([, card]) => !isOutOfUse(card)).length;
   const filtered = !words.empty;
   const named = found.namespaces.has(words.namespace) ? words.namespace : "";
   const panels: [number, ComponentChildren][] = [
@@ -242,7 +255,10 @@ function Overview({ summary, view, change, open, ranges, onSignIn }: OverviewPro
         onOpen={open}
       />,
     ],
-    [found.wasted.length, <Wasted key="wasted" filtered={filtered} held={found.wasted} onOpen={open} />],
+    [
+      found.wasted.length + found.suspects.length,
+      <Wasted key="wasted" {...{ found, filtered }} onOpen={open} onState={(state) => change({ state, room: "" })} />,
+    ],
   ];
   if ((summary.cordoned ?? 0) > 0) {
     const cards = found.cordoned;
@@ -265,15 +281,15 @@ function Overview({ summary, view, change, open, ranges, onSignIn }: OverviewPro
     </>
   );
   const figures = {
-    broken: found.unwell.length + failures.length + broken.length,
+    broken: found.unwell.length - degraded + failures.length + broken.length,
+    degraded,
     waiting: filtered ? waiting.length : summary.waiting,
-    wasted: found.wasted.length,
   };
   return (
     <>
       <HiddenNames found={found} onSignIn={onSignIn} />
       <Mine {...{ found, waiting }} filtered={words.hasWords} onOpen={open} />
-      <Figures {...{ summary, found, ...figures }} filtered={!filter.empty} />
+      <Figures {...{ summary, found, view, ...figures }} filtered={!filter.empty} />
       {narrow ? [lists, picture] : [picture, lists]}
       <Services {...{ services, filtered }} onOpen={open} />
       <Past {...{ ranges, view, change, filtered }} namespace={named} />

@@ -1,6 +1,6 @@
 // A short list with its number; the rest of it on request. An empty one is folded into a line.
 
-import type { ComponentChild } from "preact";
+import type { ComponentChild, ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { integer } from "./words";
 
@@ -22,9 +22,11 @@ interface PanelProps {
   filtered: boolean;
   /** The number of items that are always shown. */
   first: number;
-  note?: string;
+  note?: string | undefined;
   /** Sentences about the list as a whole. */
   remarks?: string[];
+  /** What stands below the list. */
+  children?: ComponentChildren;
 }
 
 export function Panel({
@@ -37,10 +39,11 @@ export function Panel({
   first,
   note,
   remarks = [],
+  children,
   entries = size,
 }: PanelProps) {
   const [all, setAll] = useState(false);
-  if (size === 0 && remarks.length === 0) {
+  if (size === 0 && remarks.length === 0 && !children) {
     return (
       <section id={id} class="folded" aria-label={title}>
         <h2>{title}</h2> <span class="quiet">{filtered ? "nothing here has the words of the filter" : empty}</span>
@@ -60,11 +63,12 @@ export function Panel({
       ))}
       <ul class="plain">{draw(all ? MOST : first)}</ul>
       {entries > first && (
-        <button type="button" aria-expanded={all} onClick={() => setAll(!all)}>
+        <button type="button" class="below" aria-expanded={all} onClick={() => setAll(!all)}>
           {all ? "show fewer" : `show all ${integer(size)}`}
         </button>
       )}
       {all && entries > MOST && <p class="quiet">The first {MOST}; use the filter to find others.</p>}
+      {children}
     </section>
   );
 }

@@ -1,7 +1,7 @@
 // The curves of the fleet, of a namespace or of a card: the last hours as this page saw them, or a range of Prometheus.
 
 import { useEffect, useState } from "preact/hooks";
-import { Chart } from "./curve";
+import { Chart, span } from "./curve";
 import type { FleetHistory, Past as PastCurves } from "./documents";
 import { readRefusal } from "./feed";
 import { session } from "./session";
@@ -31,8 +31,9 @@ const CURVES: Record<string, { label: string; most?: number; text: (value: numbe
 /** Of a card, the part that pods hold. */
 const HELD = { label: "held", most: 1, text: percent };
 
-/** The heading of curves. */
-export function lastOf(range: string): string {
+/** The heading of curves; what this page saw itself may be less than hours. */
+export function lastOf(range: string, seen?: { held: unknown[]; step: number }): string {
+  if (range === "" && seen && seen.held.length > 1) return `The last ${span(seen.held.length * seen.step)}`;
   return range === "" ? "The last hours" : `The last ${NAMES[range] ?? range}`;
 }
 
@@ -145,7 +146,7 @@ export function Past({ ranges, view, change, namespace, filtered }: PastProps) {
   const about = range !== "" && namespace !== "" ? namespace : "";
   return (
     <section id="past" class="panel" aria-label="The last hours">
-      <h2>{lastOf(range)}</h2>
+      <h2>{lastOf(range, past)}</h2>
       <Ranges {...{ ranges, range }} onRange={(chosen) => change({ range: chosen })} />
       {about !== "" && <p class="quiet about">Of the pods of namespace {about}.</p>}
       {about === "" && filtered && <p class="quiet about">Of the whole cluster, whatever the filter.</p>}

@@ -1,13 +1,14 @@
 // The pods that hold cards: state, load and memory of each, and those that hold without need.
 
+import type { ComponentChildren } from "preact";
 import { useRef, useState } from "preact/hooks";
 import type { Card, Lease } from "./documents";
 import { useNear } from "./hooks";
 import { PodLink } from "./links";
 import { own } from "./own";
 import { Panel } from "./panel";
-import { type Held, largest } from "./survey";
-import { age, count, gibOf, integer, MEANINGS, modelName, percent, stateName, stateOf } from "./words";
+import { type Held, largest, type Survey } from "./survey";
+import { age, count, gibOf, integer, isLost, MEANINGS, modelName, percent, stateName, stateOf } from "./words";
 
 /** The number of pods that are shown at once. */
 const PAGE = 50;
@@ -18,40 +19,101 @@ interface ListProps {
   onOpen: (id: string) => void;
 }
 
-/** Who holds something and does not use it. */
-export function Wasted({ held, filtered, onOpen }: ListProps & { filtered: boolean }) {
-  const item = ({ id, card, profile, lease }: Held) => (
-    <li key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`} class="item">
-      <div class="line">
-        <PodLink pod={lease} onOpen={onOpen} />
-        <State lease={lease} card={card} />
-      </div>
-      <div>
-        {profile || (lease.share < 1 ? `${percent(lease.share)} of a card` : "a whole card")} on{" "}
-        <button type="button" class="link" onClick={() => onOpen(id)}>
-          {card.node}, card {card.index}
-        </button>{" "}
-        <small>{modelName(card.model)}</small>
-      </div>
-      <div class="quiet">
-        held {age(lease.held)}
-        {lease.wasted > 0 && `, ${gpuHours(lease.wasted)} GPU-hours unused`}
-        {lease.owner && `, of ${lease.owner}`}
-      </div>
-    </li>
-  );
-  const draw = (most: number) => largest(held, most, ({ lease }) => lease.wasted).map(item);
+/** GPU-seconds without use; on a card that failed, those since then. */
+function unused({ lease, card }: Held): number {
+  if (!isLost(card)) return lease.wasted;
+  const failed = card.health?.since ? Date.now() / 1000 - card.health.since : lease.held;
+  return lease.wasted + lease.share * Math.min(lease.held, failed);
+}
+
+interface WastedProps {
+  found: Survey;
+  filtered: boolean;
+  onOpen: (id: string) => void;
+  /** Shows the pods of a state. */
+  onState: (state: string) => void;
+}
+
+/** Who holds something and does not use it, who looks so, and of how many that cannot be known. */
+export function Wasted({ found, filtered, onOpen, onState }: WastedProps) {
+  const { wasted, suspects, unseen, unseenCards, unknown } = found;
+  const item = (each: Held, why: ComponentChildren) => {
+    const { id, card, profile, lease } = each;
+    return (
+      <li key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`} class="item">
+        <div class="line">
+          <PodLink pod={lease} onOpen={onOpen} />
+          <State lease={lease} card={card} />
+        </div>
+        <div>
+          {profile || (lease.share < 1 ? `${percent(lease.share)} of a card` : "a whole card")} on{" "}
+          <button type="button" class="link" onClick={() => onOpen(id)}>
+            {card.node}, card {card.index}
+          </button>{" "}
+          <small>{modelName(card.model)}</small>
+        </div>
+        <div class="quiet">
+          {why}
+          {lease.owner && `, of ${lease.owner}`}
+        </div>
+      </li>
+    );
+  };
+  const proven = (each: Held) => {
+    const seconds = unused(each);
+    return item(each, `held ${age(each.lease.held)}${seconds > 0 ? `, ${gpuHours(seconds)} GPU-hours unused` : ""}`);
+  };
+  const likely = (each: Held) => {
+    const { evidence, held, countsFrom = 0 } = each.lease;
+    return item(each, `${evidence || `held ${age(held)}`}; counts as not used from ${countsFrom / 60} min on`);
+  };
+  const open = unseen.size + unknown.size;
   return (
     <Panel
       filtered={filtered}
       title="Held, not used"
       id="wasted"
-      size={held.length}
-      draw={draw}
-      empty="Every pod uses what it holds, as far as that is measured."
+      size={wasted.length}
+      draw={(most) => largest(wasted, most, unused).map(proven)}
+      empty={
+        open + suspects.length > 0
+          ? "No pod is known to hold something without use."
+          : "Every pod uses what it holds, as far as that is measured."
+      }
       first={4}
-      note="most wasted first"
-    />
+      note={wasted.length > 0 ? "most wasted first" : "proven"}
+    >
+      {suspects.length + open > 0 && (
+        <>
+          {suspects.length > 0 && (
+            <>
+              <h3>
+                Looks unused so far <span class="number">{integer(suspects.length)}</span>
+              </h3>
+              <ul class="plain">{largest(suspects, 4, ({ lease }) => lease.held).map(likely)}</ul>
+            </>
+          )}
+          {suspects.length > 4 && <p class="quiet">and {integer(suspects.length - 4)} more, held for a shorter time</p>}
+          {open > 0 && (
+            <p class="quiet">
+              Not known:{" "}
+              {unseen.size > 0 && (
+                <button type="button" class="link" onClick={() => onState("blind")}>
+                  {count(unseen.size, "pod")} on {count(unseenCards, "card")} that cannot be measured
+                </button>
+              )}
+              {unseen.size > 0 && unknown.size > 0 && ", "}
+              {unknown.size > 0 && (
+                <button type="button" class="link" onClick={() => onState("unknown")}>
+                  {count(unknown.size, "pod")} too young, or on silent nodes
+                </button>
+              )}
+              .
+            </p>
+          )}
+        </>
+      )}
+    </Panel>
   );
 }
 
@@ -97,6 +159,9 @@ export function Pods({ held, pods, onOpen }: ListProps & { pods: number }) {
   // Nobody sees the table of a large cluster while it is far from the window.
   const near = useNear(place, held.length > LAZY, "300px");
   const shown = near ? largest(held, size, ({ lease }) => value(lease)) : [];
+  // The fault of a card stands once, at the first of its pods; the state of the others says that it failed.
+  const cards = new Set<string>();
+  const isFirst = (id: string): boolean => !cards.has(id) && cards.add(id).has(id);
   return (
     <section id="pods" class="panel" aria-label="Pods with cards" ref={place}>
       <h2>
@@ -130,7 +195,7 @@ export function Pods({ held, pods, onOpen }: ListProps & { pods: number }) {
               <tr key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`} class={own.has(lease) ? "own" : ""}>
                 <th scope="row">
                   <PodLink pod={lease} onOpen={onOpen} /> <small>{lease.owner}</small>
-                  {lease.fault && <div class="warn">{lease.fault}</div>}
+                  {lease.fault && isFirst(id) && <div class="warn">{lease.fault}</div>}
                   {(lease.findings ?? []).map((each) => (
                     <div key={each} class="warn" title={each}>
                       {each.split(":", 1)[0]}

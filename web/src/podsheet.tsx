@@ -7,7 +7,7 @@ import { PodLink, podOf } from "./links";
 import { Memory, State } from "./pods";
 import { idOf, leasesOf, store } from "./store";
 import type { Held } from "./survey";
-import { inOrder, Place } from "./waiting";
+import { Place } from "./waiting";
 import { age, integer, percent, podName } from "./words";
 
 /** The most pods of the queue that are named. */
@@ -88,14 +88,17 @@ function HeldItem({ id, card, profile, lease, onOpen }: Held & { onOpen: (id: st
 /** The pod's place, and those that are before it. */
 function Queue({ pod, onOpen }: { pod: Waiting; onOpen: (id: string) => void }) {
   const { position = 0 } = pod;
-  const before = [...store.waiting.values()].filter((each) => (each.position || position) < position).sort(inOrder);
+  // Pods that wait for other room have places of their own, among another number of pods.
+  const before = [...store.waiting.values()]
+    .filter((each) => each.of === pod.of && (each.position || position) < position)
+    .sort((left, right) => (left.position ?? 0) - (right.position ?? 0));
   return (
     <>
       <p>
         <b>waits {age(Date.now() / 1000 - pod.since)}</b> for {pod.requests || "slices"}
         {pod.owner && `, of ${pod.owner}`}
       </p>
-      {position > 0 && <Place pod={pod} />}
+      {position > 0 && <Place pods={[pod]} />}
       {before.length > 0 && (
         <p>
           Before it in the queue:{" "}

@@ -1,12 +1,13 @@
 // The services: owners whose pods hold or want cards, each with what is known of its pods, load, room and cards.
 
+import type { ComponentChildren } from "preact";
 import { useRef, useState } from "preact/hooks";
 import type { Service, ServiceUpdate } from "./documents";
 import { useNear } from "./hooks";
 import { NodeLink, PodLink } from "./links";
 import { store } from "./store";
 import { largest } from "./survey";
-import { age, count, decimal, integer, known, percent, watts } from "./words";
+import { age, count, decimal, integer, known, percent, until, watts } from "./words";
 
 /** The number of services that are shown at once. */
 const PAGE = 50;
@@ -30,7 +31,7 @@ const ORDERS: Record<string, (service: Service) => number> = {
 /** "in 4 m"; a dash if no pod waits for a place. */
 function nextStart({ starts = 0, start }: Service): string {
   if (starts === 0) return "—";
-  return start === undefined ? known(undefined, String) : `in ${age(start - Date.now() / 1000)}`;
+  return start === undefined ? "not known" : `in ${until(start - Date.now() / 1000)}`;
 }
 
 /** Joules for 1,000 requests. */
@@ -106,6 +107,8 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
   const value = ORDERS[order] ?? troubles;
   const byKey = ([left]: [string, Service], [right]: [string, Service]): number => (left < right ? -1 : 1);
   const shown = near ? largest(services.sort(byKey), size, ([, service]) => value(service)) : [];
+  const rows = services.map(([, service]) => service);
+  const columns = COLUMNS.filter((name) => !OPTIONAL[name] || rows.some((row) => OPTIONAL[name]?.(row) !== undefined));
   return (
     <section id="services" class="panel" aria-label="Services" ref={place}>
       <h2>
@@ -115,7 +118,7 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
           <select value={order} onChange={(event) => setOrder(event.currentTarget.value)}>
             <option value="findings">with findings</option>
             <option value="requests">most requests</option>
-            <option value="waiting">most waiting</option>
+            <option value="waiting">most queued requests</option>
             <option value="power">most power</option>
             <option value="energy">most energy for a request</option>
           </select>
@@ -132,7 +135,7 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
         <table class={near ? "" : "far"}>
           <thead>
             <tr>
-              {COLUMNS.map((each) => (
+              {columns.map((each) => (
                 <th key={each} scope="col">
                   {each}
                 </th>
@@ -141,7 +144,7 @@ export function Services({ services, filtered, onOpen }: ServicesProps) {
           </thead>
           <tbody>
             {shown.map(([key, service]) => (
-              <Row key={key} service={service} onOpen={onOpen} />
+              <Row key={key} {...{ service, columns, onOpen }} />
             ))}
           </tbody>
         </table>
@@ -183,7 +186,7 @@ const COLUMNS = [
   "service",
   "ready",
   "requests/s",
-  "waiting",
+  "queued",
   "room",
   "next start",
   "busy",
@@ -191,20 +194,39 @@ const COLUMNS = [
   "energy/1,000 req.",
 ];
 
-function Row({ service, onOpen }: { service: Service; onOpen: (id: string) => void }) {
-  const { namespace, kind, name, ready, wanted, room, findings = [], unknown = 0, update } = service;
-  const values = [
-    <b key="ready" class={ready < wanted ? "warn" : ""}>
-      {integer(ready)} of {integer(wanted)}
-    </b>,
-    known(service.requests, decimal),
-    known(service.waiting, integer),
-    known(room, (pods) => `${integer(pods)}${pods >= COUNTED ? "+" : ""}`),
-    nextStart(service),
-    percent(service.busy),
-    watts(service.power),
-    known(service.joules, energy),
-  ];
+/** Columns that are left out while no service has a value. */
+const OPTIONAL: Record<string, (service: Service) => unknown> = {
+  "requests/s": ({ requests }) => requests,
+  queued: ({ waiting }) => waiting,
+  room: ({ room }) => room,
+  busy: ({ busy }) => busy,
+  power: ({ power }) => power,
+  "energy/1,000 req.": ({ joules }) => joules,
+};
+
+interface RowProps {
+  service: Service;
+  columns: string[];
+  onOpen: (id: string) => void;
+}
+
+function Row({ service, columns, onOpen }: RowProps) {
+  const { namespace, kind, name, ready, wanted, room, findings = [], unknown = 0, starts = 0, update } = service;
+  const values: Record<string, ComponentChildren> = {
+    ready: (
+      <b class={ready < wanted ? "warn" : ""}>
+        {integer(ready)} of {integer(wanted)}
+        {starts > 0 && `, ${integer(starts)} waiting`}
+      </b>
+    ),
+    "requests/s": known(service.requests, decimal),
+    queued: known(service.waiting, integer),
+    room: known(room, (pods) => `${integer(pods)}${pods >= COUNTED ? "+" : ""}`),
+    "next start": nextStart(service),
+    busy: percent(service.busy),
+    power: watts(service.power),
+    "energy/1,000 req.": known(service.joules, energy),
+  };
   return (
     <tr>
       <th scope="row">
@@ -223,9 +245,9 @@ function Row({ service, onOpen }: { service: Service; onOpen: (id: string) => vo
           </details>
         ))}
       </th>
-      {values.map((each, at) => (
-        <td key={COLUMNS[at + 1]} data-name={COLUMNS[at + 1]}>
-          {each}
+      {columns.slice(1).map((each) => (
+        <td key={each} data-name={each}>
+          {values[each]}
         </td>
       ))}
     </tr>

@@ -131,7 +131,7 @@ function CardPast({ id, card, ranges, range, onRange }: { card: Card } & Omit<De
   if (!seen && offered.length === 0) return null;
   return (
     <>
-      <h3>{lastOf(chosen)}</h3>
+      <h3>{lastOf(chosen, curves)}</h3>
       <Ranges ranges={offered} range={chosen} onRange={onRange} />
       {chosen !== "" && <PastOfRange range={chosen} subject={`/card/${encodeURIComponent(card.uuid)}`} />}
       {chosen === "" && !seen && <p class="quiet">This page has not seen this card long enough for a curve.</p>}

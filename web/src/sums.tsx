@@ -5,7 +5,7 @@ import { own } from "./own";
 import { store } from "./store";
 import type { Sum, Survey } from "./survey";
 import type { View } from "./view";
-import { byName, decimal, integer, percent } from "./words";
+import { byName, decimal, gibOf, integer, percent, watts } from "./words";
 
 /** The number of rows that are always shown. */
 const FIRST = 8;
@@ -37,9 +37,9 @@ export function Sums({ found, change, onOwn }: SumsProps) {
     </button>
   );
   return (
-    <section id="sums" class="panel" aria-label={hasTeams ? "Use by team" : "Use by namespace"}>
+    <section id="sums" class="panel" aria-label={`Use by ${NAMES[by]}`}>
       <h2>
-        {hasTeams ? "Use by team" : "Use by namespace"}
+        Use by {NAMES[by]}
         <span class="switch">
           {hasTeams && choice("teams")} {choice("namespaces")} {choice("owners")}
         </span>
@@ -50,6 +50,8 @@ export function Sums({ found, change, onOwn }: SumsProps) {
             <th scope="col">{NAMES[by]}</th>
             <th scope="col">cards</th>
             <th scope="col">busy</th>
+            <th scope="col">memory</th>
+            <th scope="col">power</th>
             <th scope="col">unused</th>
             <th scope="col">pods</th>
             <th scope="col">waiting</th>
@@ -62,7 +64,7 @@ export function Sums({ found, change, onOwn }: SumsProps) {
         </tbody>
       </table>
       {rows.length > FIRST && (
-        <button type="button" aria-expanded={all} onClick={() => setAll(!all)}>
+        <button type="button" class="below" aria-expanded={all} onClick={() => setAll(!all)}>
           {all ? "show fewer" : `show all ${integer(rows.length)}`}
         </button>
       )}
@@ -124,7 +126,17 @@ function Row({ name, sum, by, change, onOwn }: RowProps) {
         )}
       </th>
       <td data-name="cards">{decimal(sum.held)}</td>
-      <td data-name="busy">{percent(sum.busy)}</td>
+      <td data-name="busy">
+        {percent(sum.busy)}
+        {sum.busy !== undefined && sum.measuredLeases < sum.leases && (
+          <small>
+            {" "}
+            of {integer(sum.measuredLeases)} in {integer(sum.leases)}
+          </small>
+        )}
+      </td>
+      <td data-name="memory">{gibOf(sum.memory, undefined)}</td>
+      <td data-name="power">{watts(sum.power)}</td>
       <td data-name="unused">{sum.wasted > 0 ? `${decimal(sum.wasted / 3600)} GPU-h` : "–"}</td>
       <td data-name="pods">{integer(sum.pods.size)}</td>
       <td data-name="waiting">{integer(sum.waiting)}</td>

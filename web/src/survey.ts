@@ -3,7 +3,7 @@
 import type { Card, Lease, Waiting } from "./documents";
 import { type Store, teamOf } from "./store";
 import type { Filter } from "./view";
-import { byName, isCordoned, isHidden, stateOf, WASTED } from "./words";
+import { byName, frameOf, isCordoned, isHidden, stateOf, WASTED } from "./words";
 
 /** What the shown pods hold together. */
 export class Sum {
@@ -14,14 +14,24 @@ export class Sum {
   active = 0;
   /** GPU-seconds that were held and not used. */
   wasted = 0;
+  /** Leases, and those whose activity is known. */
+  leases = 0;
+  measuredLeases = 0;
+  /** Bytes in use, and watts, of the leases that measure it; undefined if none does. */
+  memory: number | undefined;
+  power: number | undefined;
   readonly pods = new Set<string>();
   waiting = 0;
 
-  add({ namespace, pod, share, busy, wasted }: Lease): void {
+  add({ namespace, pod, share, busy, wasted, memory, power }: Lease): void {
     this.held += share;
     this.wasted += wasted;
+    this.leases += 1;
     this.pods.add(`${namespace}/${pod}`);
+    if (memory !== undefined) this.memory = (this.memory ?? 0) + memory;
+    if (power !== undefined) this.power = (this.power ?? 0) + power;
     if (busy === undefined) return;
+    this.measuredLeases += 1;
     this.measured += share;
     this.active += share * busy;
   }
@@ -55,8 +65,13 @@ export interface Survey {
   unwell: [string, Card][];
   /** Cards that a person has taken out of service, chosen by the same words. */
   cordoned: [string, Card][];
-  /** Leases that could serve somebody else, chosen by the same words. */
+  /** Leases that make no use of what they hold, and those that look so for too short a time, chosen by the same words. */
   wasted: Held[];
+  suspects: Held[];
+  /** Pods of which nobody can measure what they do, with the number of their cards; and of which nobody knows it yet. */
+  unseen: Set<string>;
+  unseenCards: number;
+  unknown: Set<string>;
   /** What the shown pods hold: all together, by team, by namespace, and by workload. */
   sum: Sum;
   teams: Map<string, Sum>;
@@ -64,6 +79,10 @@ export interface Survey {
   owners: Map<string, Sum>;
   /** Watts of the shown cards that measure it. */
   power: number | undefined;
+  /** True if pods that are not shown hold parts of shown cards. */
+  shared: boolean;
+  /** States of shown leases, and looks of other parts and frames of shown cards. */
+  looks: Set<string>;
   /** What fits, by name, whatever the filter. */
   room: [string, number][];
   /** Cards on nodes that take no new pods, whatever the filter. */
@@ -111,11 +130,17 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     unwell: [],
     cordoned: [],
     wasted: [],
+    suspects: [],
+    unseen: new Set(),
+    unseenCards: 0,
+    unknown: new Set(),
     sum: new Sum(),
     teams: new Map(),
     namespaces: new Map(),
     owners: new Map(),
     power: undefined,
+    shared: false,
+    looks: new Set(["slot"]),
     room: [],
     closed: 0,
     blocked: 0,
@@ -132,8 +157,9 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     if (held[0] && isHidden(held[0].lease.pod)) found.hidesPods = true;
     if (words.card(card)) {
       if (card.health) (isCordoned(card) ? found.cordoned : found.unwell).push([id, card]);
-      for (const each of chosen(held, card, words))
-        if (WASTED.includes(stateOf(each.lease, card))) found.wasted.push(each);
+      const unseen = found.unseen.size;
+      for (const each of chosen(held, card, words)) judge(found, each);
+      if (found.unseen.size > unseen) found.unseenCards += 1;
     }
     if (!filter.card(card)) continue;
     found.shown += 1;
@@ -141,8 +167,17 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     if (group) group.push(id);
     else groups.set(card.node, [id]);
     if (card.power !== undefined) found.power = (found.power ?? 0) + card.power;
-    for (const each of chosen(held, card, filter)) {
+    const own = chosen(held, card, filter);
+    if (own.length < held.length) found.shared = true;
+    found.looks.add(frameOf(card));
+    for (const { state, promise, leases } of card.tiles ?? []) {
+      if (state === "creating" || state === "deleting") found.looks.add("none creating");
+      else if (!promise && !leases?.length) found.looks.add("none");
+    }
+    for (const each of own) {
       found.held.push(each);
+      found.looks.add(stateOf(each.lease, card));
+      if (each.lease.state === "busy" && (each.lease.busy ?? 1) < 0.01) found.looks.add("busy rests");
       for (const sum of sumsOf(found, each.lease)) sum.add(each.lease);
     }
   }
@@ -158,6 +193,15 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
   }
   found.room = [...room].sort(([left], [right]) => byName(left, right));
   return found;
+}
+
+/** Notes a lease without use, one that looks so, or one that cannot be measured. */
+function judge(found: Survey, each: Held): void {
+  const state = stateOf(each.lease, each.card);
+  if (WASTED.includes(state)) found.wasted.push(each);
+  else if (state === "unknown" && each.lease.countsFrom !== undefined) found.suspects.push(each);
+  else if (state === "unknown" || state === "blind")
+    found[state === "blind" ? "unseen" : "unknown"].add(`${each.lease.namespace}/${each.lease.pod}`);
 }
 
 /** The sums that a pod counts in. */

@@ -29,7 +29,7 @@ export const CHOICES: [string, string][] = [
   ["busy", "busy"],
   ["unknown", "not known yet"],
   ["blind", "not measurable"],
-  ["unwell", "not well"],
+  ["unwell", "broken or degraded"],
   ["cordoned", "cordoned"],
 ];
 
@@ -152,9 +152,12 @@ function hits(term: Term, fields: Fields): boolean {
 export class Filter {
   readonly #terms: Term[];
   readonly #view: View;
+  /** True if the chosen room is asked for of cards that could have it, since none has. */
+  readonly #able: boolean;
 
-  constructor(view: View) {
+  constructor(view: View, able = false) {
     this.#view = view;
+    this.#able = able;
     this.#terms = readTerms(view.text);
   }
 
@@ -175,7 +178,7 @@ export class Filter {
 
   card(card: Card): boolean {
     const { room, state } = this.#view;
-    if (room && !(card.free?.[room] ?? 0)) return false;
+    if (room && (this.#able ? card.free?.[room] === undefined : !card.free?.[room])) return false;
     if (state === "free" && !Object.values(card.free ?? {}).some((number) => number > 0)) return false;
     if (state === "unwell" && (card.health === undefined || isCordoned(card)) && !card.silent) return false;
     if (state === "cordoned" && !isCordoned(card)) return false;

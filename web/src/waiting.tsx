@@ -1,12 +1,13 @@
 // The pods that wait, and why.
 
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Answer, type Explanation, explain } from "./answer";
 import type { Waiting } from "./documents";
+import { useNarrow } from "./hooks";
 import { PodLink } from "./links";
 import { Panel } from "./panel";
 import { store } from "./store";
-import { age, count, integer, isHidden, reasonOf } from "./words";
+import { age, clock, count, integer, isHidden, reasonOf, until } from "./words";
 
 /** Pods of one workload that wait for the same, each group by its first pod; any other pod is alone. */
 export function alike(pods: Waiting[]): [Waiting, ...Waiting[]][] {
@@ -30,30 +31,51 @@ const BASES: Record<string, string> = {
   rate: "from the starts of pods that had waited, in the last hour",
 };
 
-/** In the order of the queue, pods without a place last, the oldest first. */
+/**
+ * The soonest start first, then by their places, the oldest first. Places alone give no order: pods that wait for
+ * other room have places of their own.
+ */
 export function inOrder(left: Waiting, right: Waiting): number {
-  const place = (pod: Waiting) => pod.position || Number.POSITIVE_INFINITY;
-  return place(left) === place(right) ? left.since - right.since : place(left) - place(right);
+  const later = (a: number | undefined, b: number | undefined): number => {
+    const [first, second] = [a || Number.MAX_VALUE, b || Number.MAX_VALUE];
+    return first - second;
+  };
+  return later(left.p50, right.p50) || later(left.position, right.position) || left.since - right.since;
 }
 
 /** "starts in 4 m to 9 m"; the range that holds the first time and the last. */
 export function startsIn(pod: Waiting): string {
   if (pod.p50 === undefined) return `start not known: ${count(pod.starts ?? 0, "such pod")} started in the last hour`;
   const now = Date.now() / 1000;
-  const first = age(pod.p50 - now);
-  const last = pod.p90 === undefined ? undefined : age(pod.p90 - now);
-  if (last === undefined) return `starts in more than ${first}`;
+  const first = until(pod.p50 - now);
+  if (pod.p90 === undefined) return `starts in more than ${first}`;
+  if (pod.p90 < now) return `was expected by ${clock(pod.p90)}`;
+  const last = until(pod.p90 - now);
+  if (pod.p50 < now + 60) return first === last ? "starts in under 1 m" : `starts in under ${last}`;
   return first === last ? `starts in about ${first}` : `starts in ${first} to ${last}`;
 }
 
-export function Place({ pod }: { pod: Waiting }) {
+/** "number 2 of 5 for its room"; of several pods "numbers 2 to 4 of 5". */
+export function placeOf(pods: [Waiting, ...Waiting[]]): string {
+  const places = pods.map((each) => each.position ?? 0).filter((each) => each > 0);
+  const [first, last] = [Math.min(...places), Math.max(...places)];
+  const of = integer(pods[0].of ?? 0);
+  if (places.length < 2) return `number ${integer(first)} of ${of} for ${pods.length > 1 ? "that" : "its"} room`;
+  const row = last - first < places.length;
+  return `numbers ${integer(first)} ${row ? "to" : "…"} ${integer(last)} of ${of} for that room`;
+}
+
+export function Place({ pods }: { pods: [Waiting, ...Waiting[]] }) {
+  const [pod] = pods;
   const basis = pod.p50 === undefined ? undefined : BASES[pod.basis ?? ""];
+  const times = pod.p50 && `${clock(pod.p50)}${pod.p90 ? ` to ${clock(pod.p90)}` : ""}`;
   return (
     <div class="place">
-      <b>
-        number {integer(pod.position ?? 0)} of {integer(pod.of ?? 0)}
-      </b>{" "}
-      <span>{startsIn(pod)}</span>
+      <b>{placeOf(pods)}</b>{" "}
+      <span title={times || undefined}>
+        {pods.length > 1 && "the first "}
+        {startsIn(pod)}
+      </span>
       {basis && <span class="quiet">{basis}</span>}
     </div>
   );
@@ -76,12 +98,11 @@ interface WaitingProps {
 
 export function WaitingPods({ pods, filtered, onOpen }: WaitingProps) {
   const groups = alike(pods);
+  const narrow = useNarrow();
   const draw = (most: number) =>
     groups
       .slice(0, most)
-      .map(([pod, ...others]) => (
-        <WaitingPod key={`${pod.namespace}/${pod.pod}`} pod={pod} others={others.length} onOpen={onOpen} />
-      ));
+      .map(([pod, ...others]) => <WaitingPod key={`${pod.namespace}/${pod.pod}`} {...{ pod, others, onOpen }} />);
   return (
     <Panel
       filtered={filtered}
@@ -91,16 +112,17 @@ export function WaitingPods({ pods, filtered, onOpen }: WaitingProps) {
       entries={groups.length}
       draw={draw}
       empty="No pod waits for cards."
-      first={4}
+      first={narrow ? 2 : 4}
       remarks={unqueued()}
-      note={pods.some((pod) => pod.position) ? "in the order of the queue" : "oldest first"}
+      note={pods.some((pod) => pod.p50) ? "soonest start first" : "oldest first"}
     />
   );
 }
 
 interface WaitingPodProps {
   pod: Waiting;
-  others: number;
+  /** Pods of the same workload that wait for the same. */
+  others: Waiting[];
   onOpen: (id: string) => void;
 }
 
@@ -112,29 +134,36 @@ function WaitingPod({ pod, others, onOpen }: WaitingPodProps) {
     setAnswer(await explain(pod));
   };
   const hidden = isHidden(pod.pod);
+  const place = useRef<HTMLDivElement>(null);
+  // The answer opens below its button, which may be the last thing in the window.
+  useEffect(() => {
+    if (answer !== undefined) place.current?.scrollIntoView({ block: "nearest" });
+  }, [answer]);
   return (
     <li class="item">
       <div class="line">
         <PodLink pod={pod} onOpen={onOpen} />
         <span class="quiet">waits {age(Date.now() / 1000 - pod.since)}</span>
       </div>
-      {others > 0 && (
+      {others.length > 0 && (
         <div>
-          and {integer(others)} more of {pod.owner}
+          and {integer(others.length)} more of {pod.owner}
         </div>
       )}
       <div>
-        {others > 0 ? "each asks" : "asks"} for {pod.requests || "slices"}
+        {others.length > 0 ? "each asks" : "asks"} for {pod.requests || "slices"}
       </div>
-      {pod.position ? <Place pod={pod} /> : null}
+      {pod.position ? <Place pods={[pod, ...others]} /> : null}
       {reasonOf(pod) && <p class="reason">{reasonOf(pod)}</p>}
       {!hidden && (
         <button type="button" aria-expanded={answer !== undefined} onClick={() => void ask()}>
           why, and what would help
         </button>
       )}
-      {answer === "asked" && <p class="quiet">asking…</p>}
-      {answer !== undefined && answer !== "asked" && <Answer answer={answer} />}
+      <div ref={place}>
+        {answer === "asked" && <p class="quiet">asking…</p>}
+        {answer !== undefined && answer !== "asked" && <Answer answer={answer} />}
+      </div>
     </li>
   );
 }

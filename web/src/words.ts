@@ -33,6 +33,16 @@ export function celsius(value: number | undefined): string {
   return value === undefined ? ABSENT : `${Math.round(value)} °C`;
 }
 
+/** The time of day. */
+export function clock(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
+/** Time until something is expected: as expected times are whole minutes, so is it. */
+export function until(seconds: number): string {
+  return seconds < 60 ? "under 1 m" : seconds < 7200 ? `${Math.round(seconds / 60)} m` : age(seconds);
+}
+
 export function age(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const sizes: [number, string][] = [
@@ -109,8 +119,8 @@ export const ABSENCES: Record<string, string> = {
   failed: "the driver failed to report it",
 };
 
-/** States in which a lease could serve somebody else. */
-export const WASTED = ["never_used", "idle", "resident"];
+/** States in which a pod makes no use of what it holds. */
+export const WASTED = ["never_used", "idle", "resident", "lost"];
 
 /** States of cards in words; a card that is well has none. */
 export const HEALTH: Record<string, string> = {
@@ -129,6 +139,11 @@ const LOST = ["needs_reset", "needs_reboot", "lost"];
 /** True for a card on which nothing works until it is reset, or its node is booted. */
 export function isLost(card: Card): boolean {
   return LOST.includes(card.health?.state ?? "");
+}
+
+/** True for a card that pods get nothing of. */
+export function isOutOfUse(card: Card): boolean {
+  return ["cordoned", "withheld", ...LOST].includes(card.health?.state ?? "");
 }
 
 /** How bad a card is, as a class of its frame; empty for one that is well. */

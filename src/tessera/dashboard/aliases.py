@@ -244,4 +244,5 @@ class Aliases:
             wasted=lease.wasted,
             memory=lease.memory,
             busy=lease.busy,
+            counts_from=lease.counts_from,
         )

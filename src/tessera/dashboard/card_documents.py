@@ -47,6 +47,8 @@ _TOLD = ("creating", "deleting", "foreign", "kept")
 _LASTING = ("not_supported", "mig_mode", "no_gpm")
 #: Seconds after which a device in use has had several samples: what was not measured by then will not be.
 _SAMPLED = 60.0
+#: States of cards on which nothing works.
+_LOST = (CardState.NEEDS_RESET, CardState.NEEDS_REBOOT, CardState.LOST)
 #: States of promised slices.
 _COMING = ("creating", "ungated", "created")
 
@@ -286,6 +288,8 @@ def _lease(lease: LeaseUsage, device: CardUsage | DeviceUsage | None, unmeasurab
         limit=_limit(lease, device),
         blind=unmeasurable and lease.state == "unknown" and lease.busy is None and lease.held >= _SAMPLED,
         fault=lease.fault,
+        power=None if lease.power is None else round(lease.power, 1),
+        counts_from=lease.counts_from,
         findings=tuple(each.sentence for each in lease.findings),
     )
 
@@ -373,6 +377,7 @@ def _summary(fleet: FleetUsage, documents: Iterable[Document], starting: int, *,
     leases = [
         lease for card in cards for lease in (*card.leases, *(each for tile in card.tiles for each in tile.leases))
     ]
+    lost = (card.held for card in cards if card.health is not None and card.health.state in _LOST)
     busy = [card.busy for card in cards if card.busy is not None]
     power = [card.power for card in cards if card.power is not None]
     return SummaryDocument(
@@ -382,7 +387,7 @@ def _summary(fleet: FleetUsage, documents: Iterable[Document], starting: int, *,
         waiting=waiting,
         starting=starting,
         held=sum(card.held for card in cards),
-        wasted_leases=sum(lease.state in ("never_used", "idle", "resident") for lease in leases),
+        held_lost=sum(lost),
         measured=len(busy),
         silent=sum(card.silent for card in cards),
         unwell=sum(card.health is not None and card.health.state != CardState.CORDONED for card in cards),

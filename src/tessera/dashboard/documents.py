@@ -64,6 +64,8 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     ``limit`` is the memory of the device in bytes; of a shared device, the part that belongs to the lease. ``fault`` is
     the sentence about the fault of its card or GPU instance. ``blind`` is true if processes hold the device, and its
     activity cannot be measured: its state stays unknown. ``joined`` says how the cards are joined that its pod has.
+    ``power`` is its part of the card's watts. ``counts_from``, if it looks unused so far: the seconds
+    after which it counts as not used.
     """
 
     namespace: PodNamespace
@@ -83,6 +85,8 @@ class LeaseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     findings: tuple[PodText, ...] = ()
     fault: PodText = ""
     joined: PodText = ""
+    power: float | None = None
+    counts_from: float | None = None
 
 
 class PromiseDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -304,7 +308,7 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         starting: pods that have a place for whole cards or shares, which no agent lists as theirs yet: what fits now
             still counts these.
         held: cards that containers hold, parts added; of silent cards, what Tessera's records say.
-        wasted_leases: leases in the states never_used, idle and resident.
+        held_lost: those of them that work for nobody until a reset or a reboot.
         silent: cards whose agent does not answer, known from Tessera's records.
         unwell: cards with which something is wrong.
         cordoned: cards with which nothing is wrong, and that a person has taken out of service.
@@ -324,12 +328,12 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     pods: int
     waiting: int
     held: float
-    wasted_leases: int
     measured: int
     starting: int = 0
     silent: int = 0
     unwell: int = 0
     cordoned: int = 0
+    held_lost: float = 0.0
     busy: float | None = None
     power: float | None = None
     simulated: bool = False

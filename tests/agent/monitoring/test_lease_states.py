@@ -75,6 +75,19 @@ def test_a_slice_that_is_exchanged_says_why_nobody_uses_it() -> None:
     )
 
 
+def test_a_lease_that_looks_unused_so_far_says_from_when_on_that_counts() -> None:
+    for looks, evidence, counts_from in (
+        (every(30, 40, None), "held for 30 s, no process yet", GRACE),
+        (every(60, 480, 0.0, OWN), "held for 8 min, at most 0.0% busy so far", WINDOW),
+        ([*every(60, 480, 0.0, OWN), (600, 0.0, ())], "no process for 2 min", WINDOW),
+        (every(60, 480, None, OWN), "processes hold it, and its activity cannot be measured", None),
+        (every(60, 480, 0.5, OWN), "up to 50% busy in the last 8 min", None),
+        (every(60, GRACE, None), "no process in the 10 min since it is held", None),
+    ):
+        last = judge(looks)[-1]
+        assert (last.evidence, last.counts_from) == (evidence, counts_from)
+
+
 def test_evidence_has_full_minutes_as_the_time_held_has() -> None:
     found = judge(every(35, 2630, 0.0))
     assert found[-1].held == 2625

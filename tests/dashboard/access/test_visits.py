@@ -89,7 +89,7 @@ async def visits(*others: str, nameless: bool = False, cards: int = 0) -> AsyncI
     feeds = FeedGroup()
     shown = {"card/n1/a": card("node-1", "team-a", "alpha"), "card/n2/b": card("node-2", "team-b", "beta")}
     shown |= {f"card/n3/{number}": card("node-3", "team-c", f"more-{number}") for number in range(cards)}
-    summary = SummaryDocument(nodes=2, cards=2, pods=2, waiting=0, held=2.0, wasted_leases=0, measured=0)
+    summary = SummaryDocument(nodes=2, cards=2, pods=2, waiting=0, held=2.0, measured=0)
     feeds.publish({**shown, "summary": summary})
     reviewer = Reviewer(cluster.page)
     rights = Rights(reviewer, cluster.clock, lambda: feeds.about)

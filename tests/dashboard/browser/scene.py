@@ -153,7 +153,19 @@ def fixed() -> NodeUsage:
         lease("old-notebook", "MIG-c", kind="mig", share=0.125, state="idle", wasted=9000.0, held=80000.0),
         *(
             lease(f"student-{n}", "MIG-d", kind="time-slicing", share=0.125, memory=2 * GIB, held=2400.0)
-            for n in (1, 2, 3)
+            for n in (1, 2)
+        ),
+        lease(
+            "student-3",
+            "MIG-d",
+            kind="time-slicing",
+            share=0.125,
+            memory=2 * GIB,
+            state="unknown",
+            busy=0.0,
+            held=480.0,
+            evidence="held for 8 min, at most 0.0% busy so far",
+            counts_from=1800.0,
         ),
         *(
             lease(

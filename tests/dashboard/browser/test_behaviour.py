@@ -6,8 +6,12 @@ import msgspec
 import pytest
 from playwright.sync_api import Route, expect
 from tests.dashboard.browser.conftest import LivePage, Visits
-from tests.dashboard.browser.scene import NOW, device, scene
+from tests.dashboard.browser.scene import A100, H100, NOW, card, device, scene
+from tests.observe.conftest import lease
 
+from tessera.access.agent_pages import FleetUsage
+from tessera.api.nodes.usage import NodeUsage
+from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument, SummaryDocument, TeamDocument, WaitingDocument
 from tessera.forecast.queue_page import SpareSlices
 
@@ -40,7 +44,7 @@ def test_the_room_says_which_part_of_it_is_not_for_every_pod(visit: Visits, live
             documents[key] = msgspec.structs.replace(each, closed=True, free=dict.fromkeys(each.free, 0))
     documents |= {
         f"waiting/team/{case}-{n}": WaitingDocument(
-            namespace="team", pod=f"{case}-{n}", requests="1 x gpu", since=NOW, case=case
+            namespace="team", pod=f"{case}-{n}", requests="1 x gpu.shared", since=NOW, case=case
         )
         for case, number in (("reserved", 2), ("placing", 1))
         for n in range(number)
@@ -52,13 +56,47 @@ def test_the_room_says_which_part_of_it_is_not_for_every_pod(visit: Visits, live
     live.publish(documents)
     expect(room.get_by_text("Not counted")).to_have_text(
         "Not counted: 3 cards on nodes that take no new pods (cordoned, or not ready)."
-        " Reserved for pods that go first: what 2 waiting pods would use. 1 waiting pod will get a part of it now."
+        " Reserved for pods that go first: what 2 waiting pods would use (marked above)."
+        " 1 waiting pod will get a part of it now."
         " 3 pods will take a part of it: they have their place, and start now."
         ' 1 waiting pod found none of it: it became free just now, or their nodes are others (choose "why").'
     )
+    expect(room.get_by_role("button", name="2 shares reserved")).to_be_visible()
     visitor.page.get_by_role("button", name="gpu-4, card 0").first.click()
     sheet = visitor.page.get_by_role("complementary", name="Card")
     expect(sheet.get_by_text("Its node takes no new pods: it is cordoned, or not ready.")).to_be_visible()
+
+
+def test_who_idles_is_told_before_it_is_proven_and_what_cannot_be_measured(visit: Visits, live: LivePage) -> None:
+    part = msgspec.structs.replace(device("MIG-b", "3g.20gb", 0, 4), values={}, processes=1)
+    dark = card(
+        "GPU-b", 0, A100, mig=True, slots=8, kind="mig", devices=(part,), absent={"gpu_utilization": "mig_mode"}
+    )
+    seen = card("GPU-w", 1, H100, kind="whole")
+    leases = (
+        lease("notebook", "MIG-b", kind="mig", share=0.5, state="unknown", busy=None, held=900.0),
+        lease(
+            "forgotten",
+            "GPU-w",
+            state="unknown",
+            busy=0.0,
+            held=480.0,
+            evidence="held for 8 min, at most 0.0% busy so far",
+            counts_from=1800.0,
+        ),
+    )
+    usage = NodeUsage(node="gpu-8", cards=(dark, seen), leases=leases, simulated=True)
+    live.publish(make_documents(FleetUsage(nodes=(usage,)), (), ()))
+    visitor = visit()
+    held = visitor.region("Held, not used")
+    expect(held).to_contain_text("No pod is known to hold something without use.")
+    expect(held.get_by_role("listitem")).to_contain_text(
+        "held for 8 min, at most 0.0% busy so far; counts as not used from 30 min on"
+    )
+    held.get_by_role("button", name="1 pod on 1 card that cannot be measured").click()
+    expect(visitor.page.get_by_label("State")).to_have_value("blind")
+    expect(visitor.region("Pods with cards").get_by_role("row")).to_have_count(2)
+    expect(visitor.page.get_by_text("waiting, broken and not used count all states and rooms.")).to_be_visible()
 
 
 def test_a_pod_with_several_cards_says_how_they_are_joined(visit: Visits, live: LivePage) -> None:
@@ -183,10 +221,14 @@ def test_the_sums_are_those_of_what_is_shown(visit: Visits) -> None:
     visitor = visit()
     figures = visitor.page.get_by_role("definition")
     expect(figures.nth(0)).to_have_text("10")
-    expect(visitor.page.get_by_text("10 cards on 4 nodes; 1 silent; busy is measured on 5.")).to_be_visible()
+    expect(
+        visitor.page.get_by_text(
+            "10 cards on 4 nodes; 1 silent; 1.0 of what is allocated is on failed cards; busy is measured on 5."
+        )
+    ).to_be_visible()
     expect(visitor.region("Cards").get_by_text("10 cards")).to_be_visible()
     visitor.page.get_by_label("Filter").fill("ns:research")
-    for number, text in enumerate(("1", "1.0 100 %", "n/a", "n/a", "1", "0", "1", "0")):
+    for number, text in enumerate(("1", "1.0 100 %", "n/a", "n/a", "1", "0", "1", "1")):
         expect(figures.nth(number)).to_have_text(text)
     expect(visitor.page.get_by_text("Of what the filter shows.")).to_be_visible()
 
@@ -204,8 +246,9 @@ def test_teams_are_added_up_and_chosen_where_a_label_names_them(visit: Visits, l
     expect(sums.get_by_role("row", name=re.compile("^vision"))).to_contain_text("5.2")
     expect(sums.get_by_role("row")).to_have_count(2)
     sums.get_by_role("button", name="namespace", exact=True).press("Enter")
-    expect(sums.get_by_role("row", name=re.compile("research is mine"))).to_be_visible()
-    sums.locator(".switch").get_by_role("button", name="team").click()
+    by_namespace = visitor.region("Use by namespace")
+    expect(by_namespace.get_by_role("row", name=re.compile("research is mine"))).to_be_visible()
+    by_namespace.locator(".switch").get_by_role("button", name="team").click()
     sums.get_by_role("button", name="vision").press("Enter")
     expect(visitor.page.get_by_label("Filter")).to_have_value("team:vision")
     expect(visitor.region("Pods with cards")).to_contain_text("13 pods")
@@ -273,10 +316,10 @@ def test_a_theme_can_be_chosen(visit: Visits) -> None:
     visitor = visit()
     colour = "getComputedStyle(document.body).backgroundColor"
     light = visitor.page.evaluate(colour)
-    visitor.page.get_by_role("button", name="system theme").click()
+    visitor.page.get_by_role("button", name="theme: system").click()
     assert visitor.page.evaluate(colour) != light
     visitor.page.reload()
-    expect(visitor.page.get_by_role("button", name="dark theme")).to_be_visible()
+    expect(visitor.page.get_by_role("button", name="theme: dark")).to_be_visible()
 
 
 def test_a_lost_connection_is_shown_and_comes_back(visit: Visits, live: LivePage) -> None:

@@ -401,6 +401,7 @@ def _lease(judged: JudgedLease, device: DeviceSample, *, measured: bool) -> Leas
         power=judged.energy.power,
         energy=judged.energy.energy,
         metered=judged.energy.metered,
+        counts_from=judged.counts_from,
     )
 
 

@@ -93,6 +93,7 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
         lease: the lease.
         state: its state.
         evidence: the reason in words.
+        counts_from: seconds without use from which on the lease counts as not used, if it looks so already; else None.
         held: seconds since the agent first saw the lease.
         wasted: GPU-seconds of the lease so far in a state of :data:`WASTED`; half a card for an hour is 1,800.
         active: GPU-seconds of the lease so far in the state busy.
@@ -112,6 +113,7 @@ class JudgedLease(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     limit: float | None = None
     energy: EnergyUse = EnergyUse()
+    counts_from: float | None = None
 
     @property
     def key(self) -> LeaseKey:
@@ -259,7 +261,7 @@ class LeaseStates:
 def _judge(lease: Lease, device: DeviceSample, history: _History, now: float) -> JudgedLease:
     use = _use(lease, device)
     history.add(use, now)
-    state, evidence = _decide(use, history, now)
+    state, evidence, counts_from = _decide(use, history, now)
     history.count(state, device.share * lease.ratio, now)
     return JudgedLease(
         lease=lease,
@@ -268,6 +270,7 @@ def _judge(lease: Lease, device: DeviceSample, history: _History, now: float) ->
         held=now - history.began,
         wasted=history.wasted,
         active=history.active,
+        counts_from=counts_from,
     )
 
 
@@ -283,28 +286,28 @@ def _judge_silent(lease: Lease, history: _History, now: float) -> JudgedLease:
     )
 
 
-def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str]:
+def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str, float | None]:
     held = now - history.began
     if history.last_process is None:
         if held < GRACE:
-            return LeaseState.UNKNOWN, f"held for {_minutes(held)}, no process yet"
-        return LeaseState.NEVER_USED, f"no process in the {_minutes(held)} since it is held"
+            return LeaseState.UNKNOWN, f"held for {_minutes(held)}, no process yet", GRACE
+        return LeaseState.NEVER_USED, f"no process in the {_minutes(held)} since it is held", None
     quiet = now - history.last_process
     if quiet >= WINDOW:
-        return LeaseState.IDLE, f"no process for {_minutes(quiet)}"
+        return LeaseState.IDLE, f"no process for {_minutes(quiet)}", None
     highest = history.highest
     if highest is not None and highest >= BUSY:
-        return LeaseState.BUSY, f"up to {percent(highest)} busy in the last {_minutes(min(held, WINDOW))}"
+        return LeaseState.BUSY, f"up to {percent(highest)} busy in the last {_minutes(min(held, WINDOW))}", None
     if use.unread is not None:
-        return LeaseState.UNKNOWN, f"its processes cannot be read: {use.unread.value}"
+        return LeaseState.UNKNOWN, f"its processes cannot be read: {use.unread.value}", None
     if quiet > 0:
-        return LeaseState.UNKNOWN, f"no process for {_minutes(quiet)}"
+        return LeaseState.UNKNOWN, f"no process for {_minutes(quiet)}", WINDOW
     if highest is None:
-        return LeaseState.UNKNOWN, "processes hold it, and its activity cannot be measured"
+        return LeaseState.UNKNOWN, "processes hold it, and its activity cannot be measured", None
     if held < WINDOW:
-        return LeaseState.UNKNOWN, f"held for {_minutes(held)}, not busy yet"
+        return LeaseState.UNKNOWN, f"held for {_minutes(held)}, at most {percent(highest, 1)} busy so far", WINDOW
     holds = "has a process" if use.memory is None else f"holds {use.memory / 2**30:.1f} GiB"
-    return LeaseState.RESIDENT, f"{holds}, at most {percent(highest, 1)} busy in {_minutes(WINDOW)}"
+    return LeaseState.RESIDENT, f"{holds}, at most {percent(highest, 1)} busy in {_minutes(WINDOW)}", None
 
 
 def _use(lease: Lease, device: DeviceSample) -> _Use:
@@ -327,4 +330,5 @@ def _use(lease: Lease, device: DeviceSample) -> _Use:
 
 
 def _minutes(seconds: float) -> str:
-    return f"{int(seconds // 60)} min"  # full minutes, as the command line shows ages
+    # Full minutes, as the command line shows ages.
+    return f"{int(seconds // 60)} min" if seconds >= 60 else f"{int(seconds)} s"

@@ -197,6 +197,8 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         power: its part of the card's watts, mean of the last minute; ``None`` if not known.
         energy: its part of the card's joules in the metered time.
         metered: GPU-seconds of the lease whose energy is known.
+        counts_from: seconds without use from which on a lease of unknown state, which looks unused so far, gets the
+            state never_used, idle or resident; ``None`` for any other lease.
     """
 
     namespace: Name
@@ -220,6 +222,7 @@ class LeaseUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     power: Value | None = None
     energy: Value = 0.0
     metered: Value = 0.0
+    counts_from: Value | None = None
 
 
 class EndedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
