@@ -315,7 +315,7 @@ class _Lifecycle:
                 node = self._node.node()
                 published = node is not None and kubelet.is_published(node.status.allocatable)
                 self._gate.note_advertised(published=published)
-            if accepted and not served and components.slices.is_registered:
+            if accepted and not served and components.slices.giver.is_registered:
                 served = True
                 self._turn.note_serving()
             if done is (published and served):

@@ -177,7 +177,7 @@ class AgentCards:
 
     async def is_node_empty(self) -> bool:
         """True if no pod has any card of the node, nor is about to get one; a slice on a lost card is nobody's then."""
-        if self.slices.has_given_otherwise or self.advertiser.recent_allocations or await self._users.read():
+        if self.slices.giver.has_given or self.advertiser.recent_allocations or await self._users.read():
             return False
         item = self._mirror.instaslice()
         if item is None:

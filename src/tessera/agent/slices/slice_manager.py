@@ -219,16 +219,6 @@ class SliceManager:
         """The manager's cards, with the ways in which they can be cut."""
         return self._cards.inventory
 
-    @property
-    def has_given_otherwise(self) -> bool:
-        """See :attr:`.SliceGiver.has_given`."""
-        return self.giver.has_given
-
-    @property
-    def is_registered(self) -> bool:
-        """See :attr:`.SliceGiver.is_registered`."""
-        return self.giver.is_registered
-
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
         return self._slices.is_busy(gpu)
