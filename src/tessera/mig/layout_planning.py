@@ -114,9 +114,9 @@ def plan_layout(
     return tuple(sorted(found[best], key=lambda placed: placed.start))
 
 
-def is_feasible(geometry: Geometry, wanted: Mapping[str, int] | Iterable[str], occupancy: int = 0) -> bool:
+def is_feasible(geometry: Geometry, wanted: Mapping[str, int] | Iterable[str]) -> bool:
     """True if the set has a layout."""
-    return not isinstance(plan_layout(geometry, wanted, occupancy), Infeasible)
+    return not isinstance(plan_layout(geometry, wanted), Infeasible)
 
 
 def max_memory_gb_of_layout(geometry: Geometry) -> int:

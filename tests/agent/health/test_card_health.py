@@ -7,7 +7,7 @@ import pytest
 from tests.agent.health.conftest import EPOCH, Agent, Node, play
 
 from tessera.agent.health.card_health import describe_card
-from tessera.agent.health.fault import Fault, Hysteresis
+from tessera.agent.health.fault import Fault
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.health import ROW_REMAPPING, CardState
 from tessera.limits import CARD_EVIDENCE
@@ -38,14 +38,14 @@ def fault(source: str, reaction: Reaction, *, since: float = 0.0, gi: int = -1, 
 def test_the_worst_fault_decides_state_and_next_step(
     faults: list[Fault], state: CardState, since: float, next_step: str
 ) -> None:
-    found = describe_card(faults, Hysteresis())
+    found = describe_card(faults)
     assert (found.state, found.since) == (state, since)
     assert next_step in found.next
 
 
 def test_evidence_is_worst_first_and_bounded() -> None:
     faults = [fault(f"XID {number}", Reaction.DEGRADE, gi=number) for number in range(CARD_EVIDENCE + 4)]
-    found = describe_card([*faults, fault("XID 48", Reaction.RESET, since=9)], Hysteresis())
+    found = describe_card([*faults, fault("XID 48", Reaction.RESET, since=9)])
     assert [(each.source, each.asks, each.part) for each in found.evidence[:2]] == [
         ("XID 48", "reset", ""),
         ("XID 0", "attention", "GPU instance 0"),

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tessera.agent.health.card_health import describe_card
-from tessera.agent.health.fault import CORDON, EVENT_WATCH, Fault, Hysteresis
+from tessera.agent.health.fault import CORDON, EVENT_WATCH, Fault
 from tessera.agent.health.history import PastFault
 from tessera.agent.health.pod_conditions import PAUSE, Holdings, PodConditions, PodNotice
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
@@ -293,7 +293,7 @@ LOST = [fault(79, Reaction.REBOOT), msgspec.structs.replace(fault(79, Reaction.R
 def test_a_pod_is_told_the_fault_that_stands_first_everywhere_else(faults: list[Fault], spare: bool) -> None:
     """A card with an XID that is lost as well was told by two sentences."""
     spared = [each for each in faults if spare and not each.lost and each.source == "XID 48"]
-    first = describe_card(faults, Hysteresis(), spared).evidence[0]
+    first = describe_card(faults, spared).evidence[0]
     node = Node(p=CARD)
     node.tell(*faults, spared=tuple(spared))
     assert node.message("p").startswith(f"GPU 0: {describe_fault(first)}")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from tessera.agent.base.node_objects import ObjectEvents
-from tessera.agent.health.fault import PREFLIGHT, Fault, Hysteresis
+from tessera.agent.health.fault import HYSTERESIS, PREFLIGHT, Fault
 from tessera.agent.health.faults import HealthChange, HealthStateMachine
 from tessera.agent.inventory.device_state import DeviceScope, Reaction
 from tessera.api.nodes.card_faults import CardFault
@@ -188,13 +188,12 @@ def _need(fault: Fault) -> Literal["attention", "replace", "preflight", "uncordo
 
 
 def describe_card(
-    faults: Sequence[Fault], hysteresis: Hysteresis, spared: Collection[Fault] = (), repairs: Repairs = _NO_REPAIRS
+    faults: Sequence[Fault], spared: Collection[Fault] = (), repairs: Repairs = _NO_REPAIRS
 ) -> CardHealth:
     """Returns the health of a card.
 
     Args:
         faults: the faults of the card and of its instances that are not over.
-        hysteresis: the numbers that decide when a fault ends.
         spared: those of the faults that the breaker spares.
         repairs: what Tessera does about them by itself.
     """
@@ -213,7 +212,7 @@ def describe_card(
         describe_error(fault, spared=fault in spared, repairs=repairs) for fault in ordered[:CARD_EVIDENCE]
     )
     told = next((each for each in evidence if each.spared), evidence[0]) if state is CardState.DEGRADED else evidence[0]
-    outlook = _outlook(worst, told, hysteresis)
+    outlook = _outlook(worst, told)
     return CardHealth(
         state=state,
         since=min(fault.since for fault in ordered if fault.reaction is worst.reaction),
@@ -275,7 +274,7 @@ def list_fault(fault: Fault, index: int, repairs: Repairs) -> CardFault:
     )
 
 
-def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
+def _outlook(worst: Fault, error: Evidence) -> str:
     """What the administrator of the node wants to know as well; it may change with each probe."""
     match worst.reaction:
         case _ if worst.source == UNREADABLE and not worst.clean:
@@ -295,10 +294,10 @@ def _outlook(worst: Fault, error: Evidence, hysteresis: Hysteresis) -> str:
         case Reaction.DEGRADE if worst.source in MEASURED_ERRORS:
             return ""
         case _:
-            return _clean_probes(worst, hysteresis)
+            return _clean_probes(worst)
 
 
-def _clean_probes(fault: Fault, hysteresis: Hysteresis) -> str:
-    needed = count_noun(hysteresis.clean_probes, "clean probe")
-    at = datetime.fromtimestamp(fault.last + hysteresis.quiet_time(fault.returns), UTC)
+def _clean_probes(fault: Fault) -> str:
+    needed = count_noun(HYSTERESIS.clean_probes, "clean probe")
+    at = datetime.fromtimestamp(fault.last + HYSTERESIS.quiet_time(fault.returns), UTC)
     return f"ends after {needed} in a row ({fault.clean} so far), not before {at:%H:%M:%S} UTC"

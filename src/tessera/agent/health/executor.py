@@ -87,12 +87,10 @@ class CardProber:
 
     Args:
         hardware: the node's cards.
-        timeout: seconds after which a card counts as failed.
     """
 
-    def __init__(self, hardware: AsyncNvml, *, timeout: float = PROBE_TIMEOUT) -> None:
+    def __init__(self, hardware: AsyncNvml) -> None:
         self._hardware = hardware
-        self._timeout = timeout
         self._current: _Probe | None = None
 
     async def probe(self, gpu: GpuUuid, *, instances: bool = False) -> CardProbed | None:
@@ -103,15 +101,15 @@ class CardProber:
             return None
         probe = self._current
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(PROBE_TIMEOUT):
                 await probe.begun.wait()
         except TimeoutError:
             return None
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(PROBE_TIMEOUT):
                 return await asyncio.shield(probe.answer)
         except TimeoutError:
-            return CardProbed(gpu=gpu, result=ProbeResult.FAILED, text=f"no answer within {self._timeout:g} s")
+            return CardProbed(gpu=gpu, result=ProbeResult.FAILED, text=f"no answer within {PROBE_TIMEOUT:g} s")
 
     def stop(self) -> None:
         """Stops waiting for an answer."""

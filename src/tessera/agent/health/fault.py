@@ -46,6 +46,10 @@ class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.quiet * 2.0 ** min(returns, MOST_DOUBLED), self.longest_quiet)
 
 
+#: The numbers of all cards.
+HYSTERESIS = Hysteresis()
+
+
 #: The source of the faults of cards that a person has cordoned.
 CORDON = "cordon"
 #: The source of the faults of cards that were repaired and not tested since.
@@ -285,17 +289,14 @@ class FaultTable:
     """The faults of one node's cards.
 
     Args:
-        hysteresis: the numbers that decide when a fault begins and ends.
         faults: the faults that an earlier process of the same boot found.
         repairs: what is done about faults.
 
     Attributes:
-        hysteresis: the numbers that decide when a fault ends.
         repairs: what is done about faults.
     """
 
-    def __init__(self, hysteresis: Hysteresis, faults: Iterable[Fault], repairs: Repairs) -> None:
-        self.hysteresis = hysteresis
+    def __init__(self, faults: Iterable[Fault], repairs: Repairs) -> None:
         #: The faults that are not over, at most one for each scope and source.
         self._faults = {(fault.scope, fault.source): fault for fault in faults}
         self.repairs = repairs

@@ -37,6 +37,7 @@ from tessera.agent.health.fault import (
     CORDON,
     EVENT_WATCH,
     FAILED_POD_PREFLIGHT,
+    HYSTERESIS,
     MOST_DOUBLED,
     PREFLIGHT,
     PROBE,
@@ -51,7 +52,6 @@ from tessera.agent.health.fault import (
     FaultTable,
     HardwareEventReported,
     HealthEvent,
-    Hysteresis,
     InstanceDestroyed,
     NodeRebooted,
     PodPreflightFailed,
@@ -92,7 +92,6 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
 
     Args:
         policy: the reaction to each error.
-        hysteresis: the numbers that decide when a fault begins and ends.
         faults: the faults that an earlier process of the same boot found.
         past: the faults that earlier processes have seen end, also before the boot.
         known: the cards that earlier processes have listed; ``None`` if nobody knows, as with an earlier version.
@@ -105,14 +104,13 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
     def __init__(
         self,
         policy: HealthPolicy,
-        hysteresis: Hysteresis | None = None,
         *,
         faults: Iterable[Fault] = (),
         past: Iterable[PastFault] = (),
         known: Collection[str] | None = None,
         repairs: Repairs | None = None,
     ) -> None:
-        super().__init__(hysteresis or Hysteresis(), faults, repairs or Repairs())
+        super().__init__(faults, repairs or Repairs())
         #: The cards that were on the node before; ``None`` until the first list if nobody knows.
         self.known = None if known is None else frozenset(known)
         self._policy = policy
@@ -220,7 +218,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
                 self._add(*key, Reaction.DEGRADE, text, now)
             elif fault is not None and not text and not fault.clean:
                 self._faults[key] = msgspec.structs.replace(fault, last=now, clean=1)
-            elif fault is not None and not text and now - fault.last >= self.hysteresis.quiet_time(fault.returns):
+            elif fault is not None and not text and now - fault.last >= HYSTERESIS.quiet_time(fault.returns):
                 self._end(key, now)
 
     def _take_unheard(self, errors: Mapping[str, str], now: float) -> None:
@@ -261,7 +259,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
             self._restart_clean_count(probe.gpu)
             if probe.gpu in self._unreadable:
                 return  # it is listed with its error already
-            if self._failures[probe.gpu] >= self.hysteresis.failed_probes:
+            if self._failures[probe.gpu] >= HYSTERESIS.failed_probes:
                 known = self._faults.get((scope, PROBE))  # told by its first error, as a card that cannot be read
                 text = f"probes of the card fail: {probe.text}" if known is None else known.text
                 self._add(scope, PROBE, Reaction.WITHHOLD, text, now)
@@ -281,12 +279,12 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
                 continue
             if fault.source == UNREADABLE and fault.scope.gpu in self._unreadable:
                 continue
-            cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, self.hysteresis.clean_probes))
+            cleaner = msgspec.structs.replace(fault, clean=min(fault.clean + 1, HYSTERESIS.clean_probes))
             unseen = fault.source == FAILED_POD_PREFLIGHT  # by the driver, which asks for nothing
             well = probe.recovery is RecoveryAction.NONE and not unseen
             cured = fault.reaction < Reaction.RESET or fault.reset or well
-            quiet = now - fault.last >= self.hysteresis.quiet_time(fault.returns)
-            if cured and quiet and cleaner.clean >= self.hysteresis.clean_probes:
+            quiet = now - fault.last >= HYSTERESIS.quiet_time(fault.returns)
+            if cured and quiet and cleaner.clean >= HYSTERESIS.clean_probes:
                 self._end(key, now)
             else:
                 self._faults[key] = cleaner
@@ -366,7 +364,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
         key = (scope, source)
         old = self._faults.get(key)
         if old is None:
-            returns = self._history.ends(scope, source, now, self.hysteresis.memory)
+            returns = self._history.ends(scope, source, now, HYSTERESIS.memory)
             self._faults[key] = Fault(
                 scope=scope, source=source, reaction=reaction, text=text, since=now, last=now, returns=returns
             )

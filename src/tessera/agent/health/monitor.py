@@ -217,7 +217,7 @@ class HealthMonitor:
             return CardHealth()
         faults = [fault for fault in self._health.faults() if fault.scope.gpu == gpu]
         spared = [fault for fault in faults if self._health.spares(fault)]
-        found = describe_card(faults, self._health.hysteresis, spared, self._health.repairs_of(gpu))
+        found = describe_card(faults, spared, self._health.repairs_of(gpu))
         test = self._tests.get(gpu)
         return found if test is None else msgspec.structs.replace(found, test=describe_test(test))
 

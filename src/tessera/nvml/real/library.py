@@ -53,9 +53,9 @@ _FOLDERS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"
 _LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
 
 
-def find_library(root: Path, name: str = NAME) -> Path | None:
-    """A library below a driver's root; ``None`` if it is not there."""
-    return next((path for folder in _FOLDERS if (path := root / folder / name).is_file()), None)
+def find_library(root: Path) -> Path | None:
+    """The driver's library below its root; ``None`` if it is not there."""
+    return next((path for folder in _FOLDERS if (path := root / folder / NAME).is_file()), None)
 
 
 def load(binding: Any, path: Path) -> None:
@@ -312,15 +312,12 @@ _REFUSALS: Sequence[tuple[str, type[NvmlError]]] = (
 )
 
 
-def reset_card(
-    pci_bus_id: str, *, tool: Sequence[str] = ("nvidia-smi",), environment: dict[str, str] | None = None
-) -> None:
+def reset_card(pci_bus_id: str, *, tool: Sequence[str] = ("nvidia-smi",)) -> None:
     """Resets the card at that PCI address; returns when it works again.
 
     Args:
         pci_bus_id: ``00000000:07:00.0``.
         tool: how ``nvidia-smi`` is called, ``("chroot", "/host", "nvidia-smi")``.
-        environment: of the tool; this process's if ``None``.
 
     Raises:
         InUse: a process has the card open; the text is the tool's.
@@ -337,7 +334,6 @@ def reset_card(
             stdin=subprocess.DEVNULL,
             timeout=RESET_SECONDS,
             check=False,
-            env=environment,
         )
     except FileNotFoundError as error:
         raise NotSupported(f"{call}: there is no {tool[0]}; mount the driver's, or reboot the node") from error
