@@ -22,10 +22,10 @@ from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
 from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
-from tessera.driver.nodes.node_facts import RECORD_ANNOTATION, read_node_facts
-from tessera.driver.nodes.pod_facts import read_node_pods
+from tessera.driver.node_facts import RECORD_ANNOTATION, read_node_facts
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterSnapshot
+from tessera.driver.pod_facts import read_node_pods
 from tessera.driver.policies import PolicyObjects, select_policy
 from tessera.driver.rollout.node_view import DesiredDriver, read_node_view
 from tessera.kube.client.codec import ChangeLine, Codec

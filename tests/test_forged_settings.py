@@ -27,9 +27,9 @@ from tessera.api.problems import FileRefused
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import GpuDescription
 from tessera.api.sharing.profile import MigStrategy
-from tessera.driver.coverage.kernels import parse_kernel_lists
-from tessera.driver.manifests.names import SET_ANNOTATION, set_of
-from tessera.driver.nodes.node_facts import parse_upgrade_record, referenced_sets
+from tessera.driver.driver_sets import SET_ANNOTATION, set_of
+from tessera.driver.kernels import parse_kernel_lists
+from tessera.driver.node_facts import parse_upgrade_record, referenced_sets
 from tessera.driver.policies import PolicyObjects, decode_policies, select_policy
 from tessera.gpu_operator.settings_reader import read_settings
 from tessera.kube.resources.meta import ObjectMeta

@@ -17,7 +17,7 @@ from tessera.dashboard.node_documents import node_documents
 from tessera.doctor.card_checks import check_cards
 from tessera.doctor.facts import Verdict
 from tessera.doctor.installation_checks import check_versions
-from tessera.driver.nodes.node_status import encode_status, status_condition
+from tessera.driver.node_status import encode_status, status_condition
 from tessera.explain.nodes import explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.gpu_operator.policy_status import frozen_status, summarize_nodes, unmanaged_status

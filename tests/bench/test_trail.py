@@ -98,7 +98,9 @@ ELSEWHERE = {
         "webhook",
     ],
     "pod": [
-        "driver/nodes",
+        "driver/node_facts",
+        "driver/node_status",
+        "driver/pod_facts",
         "driver/planning",
         "memory_limits",
         "provisioning/replacement",

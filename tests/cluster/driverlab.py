@@ -11,8 +11,8 @@ from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import LoopClock
-from tessera.driver.manifests.names import set_of
-from tessera.driver.nodes.node_status import read_status
+from tessera.driver.driver_sets import set_of
+from tessera.driver.node_status import read_status
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
 from tessera.kube.watch.informer import Informer

@@ -11,8 +11,8 @@ from tests.support.virtual_lab import COMMANDS, VirtualLab, manifest
 
 from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
 from tessera.clock import LoopClock
-from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.nodes.node_facts import RECORD_ANNOTATION, UpgradeRecord, parse_upgrade_record
+from tessera.driver.driver_sets import APP_LABEL
+from tessera.driver.node_facts import RECORD_ANNOTATION, UpgradeRecord, parse_upgrade_record
 from tessera.driver.rollout.node_view import PULL_APP
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import PODS, REPLICASETS, Node

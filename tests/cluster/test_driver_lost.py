@@ -12,8 +12,8 @@ from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, boot, node, 
 from tests.support.booted_lab import BootedLabs
 
 from tessera.api.nodes.node_marks import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverPhase, DriverStatus
-from tessera.driver.nodes.node_facts import REQUESTED_ANNOTATION
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
+from tessera.driver.node_facts import REQUESTED_ANNOTATION
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP, read_failures
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node

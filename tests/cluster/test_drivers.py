@@ -12,7 +12,7 @@ from tessera.api.nodes.node_marks import (
     DriverPhase,
     DriverStrategy,
 )
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policy_objects import OWNER_LABEL
 from tessera.kube.resources import DEPLOYMENTS

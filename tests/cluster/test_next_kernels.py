@@ -5,8 +5,8 @@ from collections.abc import Callable
 from tests.cluster.driverlab import COSTS, K1, K2, Drivers, builder, node, precompiled
 
 from tessera.api.nodes.node_marks import DriverStrategy
-from tessera.driver.coverage.kernels import CONFIG_MAP
-from tessera.driver.coverage.next_kernels import COVERAGE_ANNOTATION
+from tessera.driver.kernels import CONFIG_MAP
+from tessera.driver.next_kernels import COVERAGE_ANNOTATION
 from tessera.kube.resources import CONFIGMAPS
 
 NAMESPACE = "tessera-system"

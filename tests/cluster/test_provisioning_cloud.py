@@ -9,7 +9,7 @@ from tests.cluster.new_nodes import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, N
 
 from tessera.api.nodes.node_marks import BUILD_TIMEOUT, PROVISIONED, DriverStrategy
 from tessera.doctor.manifests import deploy_folder
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.provisioning.milestones import Milestone, node_phases

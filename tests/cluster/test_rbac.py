@@ -20,7 +20,7 @@ from tessera.api.pod_annotations import POD_GROUPS
 from tessera.api.queues import QUEUES
 from tessera.controller.defaults import RECORD
 from tessera.doctor.manifests import install_manifests
-from tessera.driver.coverage.kernels import CONFIG_MAP
+from tessera.driver.kernels import CONFIG_MAP
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.handover.local_models import LOCAL_MODEL_NODES
 from tessera.kube.resources import (

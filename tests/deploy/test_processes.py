@@ -15,7 +15,7 @@ from tessera.cli import agent, controller, mps_host, webhook
 from tessera.cli.install.manifests import PULL_SECRETS_ROLE
 from tessera.cli.main import COMMANDS
 from tessera.controller.satellite import ControllerOptions
-from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
+from tessera.driver.kernels import CONFIG_MAP as NEXT_KERNELS
 from tessera.driver.manifests.configs import CLUSTER_PROXY
 from tessera.driver.policies import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.registry.resolver import CONFIG_MAP as IMAGES_CONFIG_MAP

@@ -36,8 +36,8 @@ MADE_OF = {
     "tessera-controller": (
         *("controller", "claims/controller", "forecast/queue", "handover", "scale_up", "signals"),
         *(f"kueue/{room}.py" for room in ("satellite", "check_decisions", "queued_workload")),
-        *(f"driver/{room}" for room in ("executor.py", "policies.py", "run.py", "registry/credentials.py")),
-        *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
+        *(f"driver/{room}" for room in ("executor.py", "policies.py", "run.py", "next_kernels.py")),
+        *(f"driver/{room}" for room in ("rollout", "build", "registry/credentials.py")),
         *(f"provisioning/{room}" for room in ("satellite.py", "recording.py", "startup_taints.py")),
         *("usage/satellite.py", "access/page_reader.py", "access/reviewer.py"),
         "kube/event_recorder.py",

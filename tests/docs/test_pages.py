@@ -16,8 +16,8 @@ from tessera.api.nodes import node_marks
 from tessera.api.nodes.node_marks import AGENT_CONDITIONS
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
-from tessera.driver.coverage.next_kernels import CoverageMetrics
-from tessera.driver.nodes import node_facts
+from tessera.driver import node_facts
+from tessera.driver.next_kernels import CoverageMetrics
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.gpu_operator import driver_policy, policy_status
 from tessera.observe.record_player import DECIDERS

@@ -12,10 +12,10 @@ from tests.support.mortal_transport import TransportUntilWrite
 from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DRIVER_SET_LABEL, DriverStrategy
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
-from tessera.driver.coverage.next_kernels import CoverageMetrics
-from tessera.driver.manifests.names import set_of
-from tessera.driver.nodes.node_status import read_status
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.driver.driver_sets import set_of
+from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.driver.next_kernels import CoverageMetrics
+from tessera.driver.node_status import read_status
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.driver.run import DriverOptions, Drivers
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES

@@ -15,9 +15,8 @@ from tessera.api.nodes.node_marks import (
     DriverStrategy,
 )
 from tessera.clock import LoopClock
-from tessera.driver.driver_sets import PoolKey, make_set
+from tessera.driver.driver_sets import NAMESPACE, PoolKey, make_set
 from tessera.driver.executor import SEEN_SECONDS, DriverExecutor
-from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.interface import CreateSet, Instruction, LabelNode, WriteCondition, WriteStatus
 from tessera.gpu_operator.driver_policy import DriverPolicy, OperandSettings
 from tessera.kube.client.client import Client

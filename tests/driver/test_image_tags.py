@@ -7,8 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import SourceError, branch, candidates, kernel_form, list_mirror_sources, os_forms, tags
-from tessera.driver.resolution import ImageKind, ImageQuery
+from tessera.driver.images import (
+    ImageKind,
+    ImageQuery,
+    SourceError,
+    branch,
+    candidates,
+    kernel_form,
+    list_mirror_sources,
+    os_forms,
+    tags,
+)
 from tessera.gpu_operator.driver_policy import ImageSource
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

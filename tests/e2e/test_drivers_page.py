@@ -12,7 +12,7 @@ import yaml
 from tests.driver.registry.programs import Image, registry
 from tests.support.pages import ROOT, Page, Shell
 
-from tessera.driver.coverage.kernels import parse_kernel_lists
+from tessera.driver.kernels import parse_kernel_lists
 from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, RED_HAT
 
 PAGE = ROOT / "docs" / "drivers.md"

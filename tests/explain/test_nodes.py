@@ -14,7 +14,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, en
 from tessera.api.nodes.silence import SilentNode
 from tessera.clock import rfc3339
 from tessera.doctor.manifests import install_manifests
-from tessera.driver.nodes.node_status import encode_status
+from tessera.driver.node_status import encode_status
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 from tessera.explain.nodes import AGENT_NODE_LABELS, explain_node
 from tessera.explain.snapshot import ClusterView, Snapshot

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import candidates
-from tessera.driver.resolution import ImageKind, ImageQuery
+from tessera.driver.images import ImageKind, ImageQuery, candidates
 from tessera.gpu_operator.driver_policy import (
     DrainSettings,
     ImageSource,

@@ -28,9 +28,9 @@ from tessera.api.names import QUOTA_RESOURCE, PodUid
 from tessera.clock import LoopClock
 from tessera.controller.base import ControllerMetrics
 from tessera.controller.main import FleetCollector
-from tessera.driver.coverage.next_kernels import CoverageMetrics
-from tessera.driver.coverage.report import CoverageReport, KernelCoverage
+from tessera.driver.coverage import CoverageReport, KernelCoverage
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.next_kernels import CoverageMetrics
 from tessera.driver.rollout.fleet import RolloutDecision, UpgradeCounts
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.nvml.interface import GpuInfo

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from tessera.driver.build.job import SERVICE_ACCOUNT
-from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.driver_sets import NAMESPACE
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
 from tessera_lab.cluster.cluster import SimulatedCluster

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
 from tessera.dashboard.documents import DriverDocument, NodeDocument, PhaseDocument, StartupDocument
-from tessera.driver.nodes.node_facts import read_node_facts
-from tessera.driver.nodes.node_status import read_status
+from tessera.driver.node_facts import read_node_facts
+from tessera.driver.node_status import read_status
 from tessera.explain.node_startup import explain_startup
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Node

@@ -43,7 +43,7 @@ def _conditions(nodes: Sequence[Node]) -> Finding:
 
 
 def _wants_driver(node: Node) -> bool:
-    from tessera.driver.nodes.node_facts import opt_out_reason  # few nodes have a driver that is not as wanted
+    from tessera.driver.node_facts import opt_out_reason  # few nodes have a driver that is not as wanted
 
     return not opt_out_reason(node.metadata.labels)
 

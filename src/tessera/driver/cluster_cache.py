@@ -7,16 +7,16 @@ pod concerns drivers, or if the pod's node is being upgraded.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tessera.api.nodes.node_marks import TOOLKIT_APP
-from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
-from tessera.driver.nodes.node_facts import (
+from tessera.driver.driver_sets import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
+from tessera.driver.node_facts import (
     DriverNodeFacts,
     UpgradeState,
     equal_except_version,
     parse_upgrade_state,
     read_node_facts,
 )
-from tessera.driver.nodes.pod_facts import NodePods, concerns_drivers, read_node_pods
 from tessera.driver.planning.interface import ExistingSet
+from tessera.driver.pod_facts import NodePods, concerns_drivers, read_node_pods
 from tessera.driver.rollout.node_view import DesiredDriver, NodeView, live_pods, read_node_view, read_pod_view
 from tessera.kube.resources import DaemonSet, Node, Pod
 from tessera.kube.watch.cache import EventKind, WatchEvent

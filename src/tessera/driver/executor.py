@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
+from tessera.driver.driver_sets import NAMESPACE, SPEC_ANNOTATION
 from tessera.driver.manifests.configs import (
     CLUSTER_PROXY,
     NO_PROXY,
@@ -23,10 +24,9 @@ from tessera.driver.manifests.configs import (
     trusted_ca,
 )
 from tessera.driver.manifests.driver import driver_daemonset
-from tessera.driver.manifests.names import NAMESPACE, SPEC_ANNOTATION
+from tessera.driver.manifests.host import validation_pod
 from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
-from tessera.driver.manifests.validation import validation_pod
-from tessera.driver.nodes.node_status import encode_status
+from tessera.driver.node_status import encode_status
 from tessera.driver.planning.interface import (
     ApplyToolkit,
     CreateSet,

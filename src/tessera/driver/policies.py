@@ -27,9 +27,9 @@ import msgspec
 
 from tessera.api.nodes.node_marks import DriverStatus
 from tessera.api.problems import FileRefused, Notice
+from tessera.driver.driver_sets import NAMESPACE
 from tessera.driver.limits import DRIVER_MEMORY
-from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.nodes.node_facts import opt_out_reason, skip_reason
+from tessera.driver.node_facts import opt_out_reason, skip_reason
 from tessera.gpu_operator.assignment import (
     CLUSTER_POLICIES,
     NVIDIA_DRIVERS,

@@ -23,17 +23,16 @@ from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildSettings, toolkit_image
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.cluster_cache import ClusterCache
-from tessera.driver.coverage.next_kernels import CoverageMetrics, KernelsInUse, NextKernels, kernels_in_use
-from tessera.driver.driver_sets import PoolKey
+from tessera.driver.driver_sets import NAMESPACE, PART_OF, PoolKey
 from tessera.driver.executor import DriverExecutor
-from tessera.driver.manifests.names import NAMESPACE, PART_OF
-from tessera.driver.nodes.pod_facts import DriverPodProgress, NodePods
+from tessera.driver.images import Resolver
+from tessera.driver.next_kernels import CoverageMetrics, KernelsInUse, NextKernels, kernels_in_use
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import ClusterPlan, ClusterSnapshot, written_node
 from tessera.driver.planning.strategy import BuildRequests, StrategyInputs, image_queries
+from tessera.driver.pod_facts import DriverPodProgress, NodePods
 from tessera.driver.policies import PolicySelection, PolicyWatcher
 from tessera.driver.registry.image_lookups import ImageLookups, ImagePullFailures
-from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics

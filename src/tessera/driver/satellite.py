@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.controller.satellite import Process, Task, Term
-from tessera.driver.coverage.next_kernels import CoverageMetrics
+from tessera.driver.images import Resolver
+from tessera.driver.next_kernels import CoverageMetrics
 from tessera.driver.registry.client import RegistryClient, RegistryOptions
 from tessera.driver.registry.credentials import PullSecrets, read_authorities
 from tessera.driver.registry.resolver import PersistentResolver, RegistryResolver
 from tessera.driver.registry.wire import RegistryHttp, Trust
-from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.driver.run import DriverOptions, Drivers
 

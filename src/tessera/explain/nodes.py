@@ -32,8 +32,8 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, de
 from tessera.api.nodes.preflights import decode_tests, describe_test
 from tessera.api.nodes.silence import Silence
 from tessera.api.sharing.profile import PROFILE_LABEL
-from tessera.driver.nodes.node_facts import REQUESTED_ANNOTATION
-from tessera.driver.nodes.node_status import read_status
+from tessera.driver.node_facts import REQUESTED_ANNOTATION
+from tessera.driver.node_status import read_status
 from tessera.driver.rollout.node_view import live_pods
 from tessera.explain.explanation import Explanation
 from tessera.explain.misplaced_keys import misplaced_on_node

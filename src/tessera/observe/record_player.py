@@ -139,6 +139,6 @@ DECIDERS: Mapping[str, DeciderKind] = {
     ),
     "driver-rollout": DeciderKind(
         decider="tessera.driver.rollout.fleet:decide_rollout",
-        modules=("tessera.driver.rollout", "tessera.driver.nodes.node_facts", "tessera.gpu_operator"),
+        modules=("tessera.driver.rollout", "tessera.driver.node_facts", "tessera.gpu_operator"),
     ),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.cli.base.connection import cluster_config
-from tessera.driver.resolution import ImageQuery, Resolution
+from tessera.driver.images import ImageQuery, Resolution
 from tessera_lab.daemon.control_socket import send_request
 from tessera_lab.daemon.lab_folder import default_folder, files_of, find_running_lab
 

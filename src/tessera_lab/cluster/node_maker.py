@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_LABEL
 from tessera.clock import Clock
-from tessera.driver.nodes.node_facts import parse_os_image
+from tessera.driver.node_facts import parse_os_image
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES

@@ -36,7 +36,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.cli.install.choices import SavedOptions, save
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
 from tessera.doctor.manifests import images, install_manifests
-from tessera.driver.resolution import ImageQuery
+from tessera.driver.images import ImageQuery
 from tessera.kube.client.requests import Response, Transport
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, Node
 from tessera.kube.transport.cluster_config import ClusterConfig

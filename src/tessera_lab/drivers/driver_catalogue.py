@@ -15,7 +15,7 @@ from contextlib import aclosing
 
 from tessera.agent.base.node_files import MarkerFiles
 from tessera.api.nodes.node_marks import CUDA_READY, TOOLKIT_READY
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera_lab.drivers.driver_containers import Draw, building_driver, exact_duration, precompiled_driver
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, SimulatedImage
 from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext

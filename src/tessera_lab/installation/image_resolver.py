@@ -8,8 +8,7 @@ the resolver's answers are of one piece.
 from collections.abc import Sequence
 
 from tessera.clock import Clock
-from tessera.driver.image_tags import SourceError, candidates
-from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
+from tessera.driver.images import ImageQuery, Outcome, Resolution, SourceError, TriedReference, candidates
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 
 #: Order in which outcomes count if no candidate was found: the least informative first.
@@ -25,7 +24,7 @@ _TEXTS = {
 
 
 class SimulatedResolver:
-    """A :class:`~tessera.driver.resolution.Resolver` on a catalogue.
+    """A :class:`~tessera.driver.images.Resolver` on a catalogue.
 
     Args:
         catalogue: what there is.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.driver.nodes.node_facts import parse_os_image
+from tessera.driver.node_facts import parse_os_image
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.gpu_operator.policy_objects import read_cluster_policy

@@ -18,8 +18,7 @@ from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import build_config_map, build_context, build_job, local_commands
 from tessera.driver.build.orders import BuildFamily, BuildOrder, make_order
 from tessera.driver.build.states import BuildRetries
-from tessera.driver.driver_sets import PoolKey
-from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.driver_sets import NAMESPACE, PoolKey
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import JOBS, RESOURCE_QUOTAS
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

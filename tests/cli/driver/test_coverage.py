@@ -21,7 +21,7 @@ from tessera.cli.driver.subjects import announce_kernels
 from tessera.cli.main import main
 from tessera.clock import SystemClock
 from tessera.doctor.manifests import install_manifests
-from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel
+from tessera.driver.kernels import CONFIG_MAP, NextKernel
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES

@@ -36,8 +36,8 @@ from tests.cluster.storm.world import Registries
 from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.api.problems import FileRefused
 from tessera.clock import parse_rfc3339
-from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
-from tessera.driver.nodes.node_facts import (
+from tessera.driver.driver_sets import APP_LABEL, NAMESPACE, set_of
+from tessera.driver.node_facts import (
     CHANGING,
     RECORD_ANNOTATION,
     UpgradeRecord,

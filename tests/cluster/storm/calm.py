@@ -33,8 +33,8 @@ from tessera.api.nodes.node_marks import (
     UPGRADE_STATE_LABEL,
     DriverPhase,
 )
-from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.nodes.node_facts import (
+from tessera.driver.driver_sets import APP_LABEL
+from tessera.driver.node_facts import (
     CHANGING,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,

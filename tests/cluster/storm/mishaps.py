@@ -13,9 +13,9 @@ from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.world import BOTH, BUILT, is_driver
 
 from tessera.api.nodes.node_marks import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
-from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SET_ANNOTATION
-from tessera.driver.nodes.node_facts import CHANGING, RECORD_ANNOTATION
-from tessera.driver.resolution import Outcome
+from tessera.driver.driver_sets import APP_LABEL, NAMESPACE, SET_ANNOTATION
+from tessera.driver.images import Outcome
+from tessera.driver.node_facts import CHANGING, RECORD_ANNOTATION
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, PODS
 from tessera_lab.apiserver.interfaces import GroupResource

@@ -6,7 +6,7 @@ from typing import Any
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.world import BUILT, VERSIONS, branch
 
-from tessera.driver.nodes.node_facts import REQUESTED_ANNOTATION
+from tessera.driver.node_facts import REQUESTED_ANNOTATION
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.resources import CONFIGMAPS, REPLICASETS
 from tessera.kube.resources.meta import Resource

@@ -5,10 +5,10 @@ from typing import Any
 
 from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import parse_rfc3339
-from tessera.driver.manifests.names import DRIVER_CONTAINER
-from tessera.driver.nodes.node_facts import CORDONED_ANNOTATION, RECORD_ANNOTATION, UpgradeState
-from tessera.driver.nodes.node_facts import parse_upgrade_state as state_named
-from tessera.driver.nodes.node_status import read_status
+from tessera.driver.driver_sets import DRIVER_CONTAINER
+from tessera.driver.node_facts import CORDONED_ANNOTATION, RECORD_ANNOTATION, UpgradeState
+from tessera.driver.node_facts import parse_upgrade_state as state_named
+from tessera.driver.node_status import read_status
 from tessera.gpu_operator.policy_objects import OWNER_LABEL
 
 Node = Mapping[str, Any]

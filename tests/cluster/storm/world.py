@@ -10,7 +10,7 @@ import msgspec
 from tests.cluster.driverlab import BEGAN, COSTS, NEWER, VERSION, builder, node, precompiled
 
 from tessera.clock import LoopClock
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
 from tessera_lab.drivers.driver_containers import driver_toolkit

@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 from tessera.api.nodes.node_marks import DRIVER_SET_LABEL, DriverStrategy
-from tessera.driver.driver_sets import DriverSet, PoolKey, make_set
+from tessera.driver.driver_sets import DriverSet, PoolKey, make_set, set_of
 from tessera.driver.manifests.configs import DriverConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset
-from tessera.driver.manifests.names import set_of
+from tessera.driver.manifests.host import validation_pod
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, runtime_class, toolkit_daemonset
-from tessera.driver.manifests.validation import validation_pod
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.kube.resources.meta import ObjectMeta
 

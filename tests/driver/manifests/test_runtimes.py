@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tessera.driver.manifests.host import validation_pod
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, DOCKER, Runtime, toolkit_daemonset
-from tessera.driver.manifests.validation import validation_pod
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource, OperandSettings
 
 SOURCE = ImageSource(repository="nvcr.io/nvidia/k8s", image="container-toolkit", version="v1.20.0")

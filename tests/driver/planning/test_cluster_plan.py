@@ -13,9 +13,9 @@ from tests.support.searching import examples
 from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.nodes.node_facts import CHANGING, AgentsWord, DriverNodeFacts, UpgradeRecord, encode_upgrade_record
-from tessera.driver.nodes.node_status import encode_status, read_status
-from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods, ValidationPod
+from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
+from tessera.driver.node_facts import CHANGING, AgentsWord, DriverNodeFacts, UpgradeRecord, encode_upgrade_record
+from tessera.driver.node_status import encode_status, read_status
 from tessera.driver.planning.cluster_plan import plan_cluster
 from tessera.driver.planning.interface import (
     ClusterPlan,
@@ -31,8 +31,8 @@ from tessera.driver.planning.interface import (
     WriteCondition,
     WriteStatus,
 )
+from tessera.driver.pod_facts import DriverPod, DriverPodProgress, NodePods, ValidationPod
 from tessera.driver.policies import PolicySelection
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource, OperandSettings
 from tessera.kube.resources import Condition
 

@@ -4,8 +4,8 @@ import pytest
 
 from tessera.api.nodes.node_marks import DriverStrategy
 from tessera.driver.driver_sets import PoolKey, make_set
-from tessera.driver.image_tags import candidates
-from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolution, TriedReference, candidates
+from tessera.driver.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import (
     PoolBuild,
     PoolBuildState,
@@ -14,7 +14,6 @@ from tessera.driver.planning.strategy import (
     choose_strategy,
     image_queries,
 )
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -11,11 +11,11 @@ import msgspec
 from aiohttp import web
 
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.images import ImageKind, ImageQuery
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import Keyring
 from tessera.driver.registry.resolver import RegistryResolver, Secrets
 from tessera.driver.registry.wire import RegistryHttp, Trust
-from tessera.driver.resolution import ImageKind, ImageQuery
 from tessera.gpu_operator.driver_policy import ImageSource
 
 

@@ -12,10 +12,10 @@ from tests.kube.certificates import Authority
 from tests.support.satellites import new_process
 
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.images import ImageKind, ImageQuery, Outcome
 from tessera.driver.limits import REGISTRY_AUTHORITIES
 from tessera.driver.registry.client import RegistryOptions
 from tessera.driver.registry.credentials import AuthoritiesError, read_authorities
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
 from tessera.driver.satellite import open_image_resolver
 from tessera.gpu_operator.driver_policy import ImageSource
 

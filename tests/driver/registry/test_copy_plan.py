@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.images import ImageKind, ImageQuery
 from tessera.driver.registry.client import Platform, RegistryImage
 from tessera.driver.registry.copying import NeededImage, Skopeo, TargetState, plan_copies, required_copy
-from tessera.driver.resolution import ImageKind, ImageQuery
 from tessera.gpu_operator.driver_policy import ImageSource
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -7,8 +7,8 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.driver.registry.image_lookups import FOUND_FOR, MISSING_FOR, ImageLookups
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.gpu_operator.driver_policy import ImageSource
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -10,8 +10,8 @@ from tests.driver.registry.image_repository import ImageRepository, ManualClock,
 from tests.driver.registry.servers import serving
 
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.images import Outcome
 from tessera.driver.registry.resolver import CONFIG_MAP, KEY, PersistentResolver
-from tessera.driver.resolution import Outcome
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -5,6 +5,7 @@ from tests.driver.registry.servers import PASSWORD, REFRESH, SERVICE, USER, Toke
 
 from tessera.api.image_reference import parse, parse_repository
 from tessera.clock import SystemClock
+from tessera.driver.images import Outcome
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import Keyring, parse_docker_config
 from tessera.driver.registry.wire import (
@@ -15,7 +16,6 @@ from tessera.driver.registry.wire import (
     Trust,
     WrongArchitecture,
 )
-from tessera.driver.resolution import Outcome
 
 NOBODY = Keyring()
 

@@ -12,7 +12,7 @@ from tests.driver.registry.programs import Image, registry
 from tests.driver.registry.servers import HTPASSWD, docker_config, serving, silent
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import list_mirror_sources
+from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolver, list_mirror_sources
 from tessera.driver.registry.credentials import CredentialsError, Keyring, parse_docker_config
 from tessera.driver.registry.resolver import (
     FOUND_FOR,
@@ -22,7 +22,6 @@ from tessera.driver.registry.resolver import (
     RegistryResolver,
     Secrets,
 )
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolver
 from tessera.gpu_operator.driver_policy import ImageSource
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -10,9 +10,8 @@ from tests.driver.registry.image_repository import ImageRepository, ManualClock,
 from tests.driver.registry.servers import serving
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import tags
+from tessera.driver.images import ImageKind, Outcome, Resolution, Resolver, tags
 from tessera.driver.registry.resolver import FOUND_FOR, CachedImage
-from tessera.driver.resolution import ImageKind, Outcome, Resolution, Resolver
 
 RHEL = PoolKey(os_id="rhel", os_version="9.8", kernel="5.14.0-687.39.1.el9_8.x86_64", architecture="amd64")
 TAGS = tags("580.65.06", RHEL, ImageKind.PRECOMPILED)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.driver.nodes.node_facts import UpgradeRecord, UpgradeState
+from tessera.driver.node_facts import UpgradeRecord, UpgradeState
 from tessera.driver.rollout.node_view import DesiredDriver, DriverPodView, NodeView, PodView, PullPod, PullProgress
 
 OLD, NEW, OTHER = "0000000001", "0000000002", "0000000003"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
-from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.nodes.node_facts import CHANGING, CORDONED_ANNOTATION, UpgradeState, parse_upgrade_state
+from tessera.driver.driver_sets import APP_LABEL
+from tessera.driver.node_facts import CHANGING, CORDONED_ANNOTATION, UpgradeState, parse_upgrade_state
 from tessera.driver.rollout.candidates import SetFailures, add_failure, encode_failures, read_failures
 from tessera.driver.rollout.executor import pull_name
 from tessera.driver.rollout.instructions import (

@@ -23,7 +23,7 @@ from tests.driver.rollout.conftest import (
 )
 
 from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
-from tessera.driver.nodes.node_facts import UpgradeState
+from tessera.driver.node_facts import UpgradeState
 from tessera.driver.rollout.candidates import Failures, NodeFailure, SetFailures, unavailable_limit
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.instructions import DeletePull, ForgetFailures, PatchNode, PullImage, RecordFailure

@@ -24,7 +24,7 @@ from tests.driver.rollout.simulated_fleet import (
 )
 from tests.support.searching import examples
 
-from tessera.driver.nodes.node_facts import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, UpgradeState
+from tessera.driver.node_facts import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, UpgradeState
 from tessera.driver.rollout.fleet import RolloutDecision, RolloutSnapshot, decide_rollout
 from tessera.driver.rollout.node_view import NodeView, read_node_view
 from tessera.driver.rollout.rollout import InFlight

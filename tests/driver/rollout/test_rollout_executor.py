@@ -11,7 +11,7 @@ from tests.driver.rollout.conftest import NEW, NOW, OLD, POLICY, wanted
 
 from tessera.api.nodes.node_marks import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import SystemClock
-from tessera.driver.nodes.node_facts import RECORD_ANNOTATION
+from tessera.driver.node_facts import RECORD_ANNOTATION
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.driver.rollout.executor import RolloutExecutor, pull_name
 from tessera.driver.rollout.instructions import (

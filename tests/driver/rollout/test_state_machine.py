@@ -6,7 +6,7 @@ import pytest
 from tests.driver.rollout.conftest import NEW, NOW, OLD, OTHER, begun, changed, gpu_pod, node, record, replaced, wanted
 
 from tessera.api.nodes.node_marks import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
-from tessera.driver.nodes.node_facts import (
+from tessera.driver.node_facts import (
     CHANGING,
     CORDONED_ANNOTATION,
     ENABLED_ANNOTATION,

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.nodes.silence import SilentNode
 from tessera.controller.objects.node_info import read_node
-from tessera.driver.nodes.node_facts import read_node_facts
+from tessera.driver.node_facts import read_node_facts
 from tessera.explain.fleet_map import map_fleet
 from tessera.kube.resources import Condition, Node
 from tessera.kube.resources.meta import ObjectMeta

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.driver.nodes.node_facts import parse_os_image
+from tessera.driver.node_facts import parse_os_image
 from tessera_lab.cluster.options import SYSTEMS, OperatingSystem, find_system, parse_system
 from tessera_lab.experiments import scenarios
 

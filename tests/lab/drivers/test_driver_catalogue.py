@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.driver.build.orders import BUILDAH_IMAGE
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, build_catalogue, builder_image, driver_image
 from tessera_lab.simulation.cost_model import CostModel
 

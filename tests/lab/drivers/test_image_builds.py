@@ -2,7 +2,7 @@
 
 from tests.support.driver_machine import DriverMachine
 
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera_lab.drivers.driver_catalogue import image_build
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue
 from tessera_lab.simulation.cost_model import CostModel

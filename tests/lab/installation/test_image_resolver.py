@@ -4,7 +4,7 @@ import pytest
 
 from tessera.clock import SystemClock
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
+from tessera.driver.images import ImageKind, ImageQuery, Outcome
 from tessera.gpu_operator.driver_policy import ImageSource
 from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage

@@ -17,7 +17,7 @@ from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Node
 
 if TYPE_CHECKING:
-    from tessera.driver.resolution import Resolver
+    from tessera.driver.images import Resolver
 
 _REGISTRIES = (
     "note: this cluster is a lab. Its registries are simulated, and nothing can be copied from them; tessera driver"

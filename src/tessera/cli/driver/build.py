@@ -15,7 +15,7 @@ from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.job import build_config_map, build_context, build_job, job_name, local_commands
 from tessera.driver.build.orders import BuildOrder, BuildSettings, make_order, target_reference
 from tessera.driver.build.states import BuildPhase, BuildRetries, BuildState
-from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.driver_sets import NAMESPACE
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 

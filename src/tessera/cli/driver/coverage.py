@@ -32,8 +32,7 @@ from tessera.cli.driver.subjects import (
     read_kernel_list,
     subjects_in_cluster,
 )
-from tessera.driver.coverage.kernels import NextKernel, parse_kernel_lists
-from tessera.driver.coverage.report import (
+from tessera.driver.coverage import (
     CoverageReport,
     ExpectedKernel,
     KernelCoverage,
@@ -41,9 +40,10 @@ from tessera.driver.coverage.report import (
     look_up_coverage,
     unlisted_groups,
 )
-from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.driver_sets import NAMESPACE
+from tessera.driver.images import Resolver
+from tessera.driver.kernels import NextKernel, parse_kernel_lists
 from tessera.driver.registry.credentials import PullSecrets
-from tessera.driver.resolution import Resolver
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client
 

@@ -42,12 +42,11 @@ from tessera.cli.driver.subjects import (
     pool_of,
     subjects_in_cluster,
 )
-from tessera.driver.driver_sets import PoolKey
-from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.driver_sets import NAMESPACE, PoolKey
+from tessera.driver.images import ImageKind, ImageQuery, Resolution
 from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.registry.wire import RegistryError
-from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
 from tessera.gpu_operator.driver_policy import ImageSource
 
 #: Tags of a kernel that are looked up, the newest; each is a request.

@@ -20,7 +20,8 @@ from tessera.cli.driver.registry_access import (
     version_option,
 )
 from tessera.cli.driver.subjects import ImageSubject, kernels_in, policy_of_command_line, pool_of, subjects_in_cluster
-from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.driver_sets import NAMESPACE
+from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.driver.planning.strategy import image_queries
 from tessera.driver.registry.copying import (
     CopyError,
@@ -35,7 +36,6 @@ from tessera.driver.registry.copying import (
 )
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.driver.registry.wire import RegistryError
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.gpu_operator.driver_policy import ImageSource
 
 

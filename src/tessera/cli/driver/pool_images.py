@@ -5,12 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.cli.driver.subjects import ImageSubject
-from tessera.driver.coverage.kernels import version_numbers
 from tessera.driver.driver_sets import DriverChoice, PoolKey
-from tessera.driver.image_tags import branch, kernel_form, os_forms
-from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.images import ImageQuery, Outcome, Resolution, branch, kernel_form, os_forms
+from tessera.driver.kernels import version_numbers
+from tessera.driver.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import StrategyInputs, choose_strategy, image_queries
-from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 from tessera.text import list_names
 
 #: The most tags that a table lists besides the candidates; JSON has all.

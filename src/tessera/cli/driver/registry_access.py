@@ -14,6 +14,7 @@ import msgspec
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.grammar import output_option
 from tessera.clock import SystemClock
+from tessera.driver.images import Resolver
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.credentials import (
     AuthoritiesError,
@@ -25,7 +26,6 @@ from tessera.driver.registry.credentials import (
 )
 from tessera.driver.registry.resolver import RegistryResolver, Secrets
 from tessera.driver.registry.wire import RegistryHttp, Trust
-from tessera.driver.resolution import Resolver
 
 T = TypeVar("T")
 

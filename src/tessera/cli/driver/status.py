@@ -12,8 +12,8 @@ from tessera.cli.base.grammar import Output, node_names, output_option, watch_op
 from tessera.cli.base.live_picture import read_or_watch
 from tessera.cli.base.simulated_cluster import has_virtual_time
 from tessera.clock import SystemClock, parse_rfc3339
-from tessera.driver.nodes.node_facts import read_node_facts
-from tessera.driver.nodes.node_status import read_status
+from tessera.driver.node_facts import read_node_facts
+from tessera.driver.node_status import read_status
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, Node
 from tessera.text import age

@@ -10,7 +10,10 @@ import msgspec
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.inputs import read_text
 from tessera.cli.base.simulated_cluster import print_registries_note
-from tessera.driver.coverage.kernels import (
+from tessera.driver.coverage import expected_kernels
+from tessera.driver.driver_sets import NAMESPACE, PoolKey
+from tessera.driver.images import Resolver
+from tessera.driver.kernels import (
     CONFIG_MAP,
     NextKernel,
     add_kernels,
@@ -24,12 +27,8 @@ from tessera.driver.coverage.kernels import (
     toolkit_kernel,
     with_large_pages,
 )
-from tessera.driver.coverage.report import expected_kernels
-from tessera.driver.driver_sets import PoolKey
-from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.nodes.node_facts import DriverNodeFacts, read_node_facts
+from tessera.driver.node_facts import DriverNodeFacts, read_node_facts
 from tessera.driver.policies import PolicyObjects, select_policy
-from tessera.driver.resolution import Resolver
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.client.client import Client

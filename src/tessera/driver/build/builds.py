@@ -23,7 +23,7 @@ from tessera.driver.build.states import (
     decide_builds,
     read_attempt,
 )
-from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.driver_sets import NAMESPACE
 from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, Job, Pod, key

@@ -17,8 +17,7 @@ from enum import Enum
 import msgspec
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import tags
-from tessera.driver.resolution import ImageKind
+from tessera.driver.images import ImageKind, tags
 from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.limits import ECHOED
 

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.nodes.node_marks import DriverStrategy
-from tessera.driver.driver_sets import DriverSet
-from tessera.driver.manifests.names import Json
+from tessera.driver.driver_sets import DriverSet, Json
 from tessera.gpu_operator.driver_policy import DriverPolicy
 
 #: The keys of each ConfigMap, by the ConfigMap's name.

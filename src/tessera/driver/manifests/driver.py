@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, DriverStrategy
-from tessera.driver.driver_sets import DriverSet
-from tessera.driver.manifests import host
-from tessera.driver.manifests.configs import NO_PROXY, Keys, Proxy, extras
-from tessera.driver.manifests.names import (
+from tessera.driver.driver_sets import (
     APP_LABEL,
     BUILD_CONTAINER,
     DRIVER_ACCOUNT,
     DRIVER_CONTAINER,
     MANAGER_CONTAINER,
     SET_ANNOTATION,
+    DriverSet,
     Json,
     secrets,
     set_labels,
     set_text,
 )
-from tessera.driver.manifests.validation import driver_startup, driver_stop
+from tessera.driver.manifests import host
+from tessera.driver.manifests.configs import NO_PROXY, Keys, Proxy, extras
+from tessera.driver.manifests.host import driver_startup, driver_stop
 from tessera.gpu_operator.driver_policy import DriverPolicy, OperandSettings
 
 _PRIVILEGED: Json = {"privileged": True, "seLinuxOptions": {"level": "s0"}}

@@ -15,9 +15,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
-from tessera.driver.manifests.driver import image_of
-from tessera.driver.manifests.host import HOST_ROOT, MARKERS, HostMount
-from tessera.driver.manifests.names import (
+from tessera.driver.driver_sets import (
     DRIVER_ACCOUNT,
     NAMESPACE,
     RUNTIME_CLASS,
@@ -26,7 +24,8 @@ from tessera.driver.manifests.names import (
     app_labels,
     secrets,
 )
-from tessera.driver.manifests.validation import toolkit_ready
+from tessera.driver.manifests.driver import image_of
+from tessera.driver.manifests.host import HOST_ROOT, MARKERS, HostMount, toolkit_ready
 from tessera.gpu_operator.driver_policy import DriverPolicy
 
 _CONFIG, _DROP_IN, _SOCKETS, _NRI = (

@@ -21,10 +21,9 @@ import msgspec
 
 from tessera.api.nodes.node_marks import DriverStatus
 from tessera.clock import parse_time_or_zero, rfc3339
-from tessera.driver.driver_sets import DriverChoice, DriverSet, PoolKey
-from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.driver_sets import NAMESPACE, DriverChoice, DriverSet, PoolKey
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, DOCKER, Runtime
-from tessera.driver.nodes.node_facts import (
+from tessera.driver.node_facts import (
     AgentsWord,
     DriverNodeFacts,
     UpgradeRecord,
@@ -33,7 +32,7 @@ from tessera.driver.nodes.node_facts import (
     parse_upgrade_state,
     referenced_sets,
 )
-from tessera.driver.nodes.node_status import (
+from tessera.driver.node_status import (
     NodeState,
     add_dates,
     condition_body,
@@ -41,7 +40,6 @@ from tessera.driver.nodes.node_status import (
     same_condition,
     status_condition,
 )
-from tessera.driver.nodes.pod_facts import NodePods
 from tessera.driver.planning.interface import (
     ApplyToolkit,
     ClusterPlan,
@@ -59,6 +57,7 @@ from tessera.driver.planning.interface import (
 )
 from tessera.driver.planning.node_plan import NodePlan, plan_node, plan_unmanaged, plan_waiting, plan_without_driver
 from tessera.driver.planning.strategy import StrategyInputs, StrategyResult, choose_strategy
+from tessera.driver.pod_facts import NodePods
 from tessera.gpu_operator.assignment import NVIDIA_DRIVERS
 from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.gpu_operator.policy_objects import OWNER_LABEL

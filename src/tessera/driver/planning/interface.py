@@ -10,12 +10,12 @@ import msgspec
 
 from tessera.api.nodes.node_marks import DriverStatus
 from tessera.driver.driver_sets import DriverSet, PoolKey
+from tessera.driver.images import ImageQuery, Resolution
 from tessera.driver.manifests.toolkit import Runtime
-from tessera.driver.nodes.node_facts import DriverNodeFacts
-from tessera.driver.nodes.pod_facts import NodePods
+from tessera.driver.node_facts import DriverNodeFacts
 from tessera.driver.planning.strategy import StrategyInputs
+from tessera.driver.pod_facts import NodePods
 from tessera.driver.policies import PolicySelection
-from tessera.driver.resolution import ImageQuery, Resolution
 from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.gpu_operator.driver_policy import DriverPolicy
 

@@ -20,10 +20,10 @@ import msgspec
 
 from tessera.api.nodes.node_marks import DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
 from tessera.driver.driver_sets import DriverChoice, DriverSet
-from tessera.driver.nodes.node_facts import CHANGING
-from tessera.driver.nodes.node_status import NodeState, can_validate, driver_fault, driver_progress
-from tessera.driver.nodes.pod_facts import DriverPodProgress
+from tessera.driver.node_facts import CHANGING
+from tessera.driver.node_status import NodeState, can_validate, driver_fault, driver_progress
 from tessera.driver.planning.strategy import StrategyResult, image_queries
+from tessera.driver.pod_facts import DriverPodProgress
 from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.gpu_operator.driver_policy import DriverPolicy
 

@@ -29,11 +29,9 @@ from tessera.driver.build.job import job_name
 from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order_for
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.build.states import BuildState as Found
-from tessera.driver.driver_sets import DriverChoice, PoolKey, make_set
-from tessera.driver.image_tags import list_mirror_sources
-from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.nodes.node_facts import DriverNodeFacts
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, TriedReference
+from tessera.driver.driver_sets import NAMESPACE, DriverChoice, PoolKey, make_set
+from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolution, TriedReference, list_mirror_sources
+from tessera.driver.node_facts import DriverNodeFacts
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 
 #: Returns what registries answered about an image; None if there is no answer yet.

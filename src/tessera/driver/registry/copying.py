@@ -22,11 +22,10 @@ from enum import Enum
 import msgspec
 
 from tessera.api.image_reference import Reference, parse, parse_repository
-from tessera.driver.image_tags import candidates, names_system
+from tessera.driver.images import ImageQuery, candidates, names_system
 from tessera.driver.registry.client import RegistryClient, RegistryImage
 from tessera.driver.registry.credentials import Keyring
 from tessera.driver.registry.wire import AccessRefused, ImageNotFound, WrongArchitecture
-from tessera.driver.resolution import ImageQuery
 
 #: Most characters: skopeo's message about a failed copy. Its last line fits.
 COPY_WORDS = 500

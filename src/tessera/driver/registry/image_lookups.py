@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from tessera.clock import Clock
-from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Resolver
+from tessera.driver.images import ImageQuery, Outcome, Resolution, Resolver
 from tessera.kube.retries import Backoff
 
 #: Seconds after which a query is repeated: found images rarely change, but a missing one may be pushed at any moment.

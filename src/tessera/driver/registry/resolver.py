@@ -27,12 +27,11 @@ import msgspec
 
 from tessera.api.image_reference import Reference, ReferenceFormatError, parse
 from tessera.clock import Clock
-from tessera.driver.image_tags import Candidate, SourceError, candidates
+from tessera.driver.images import Candidate, ImageQuery, Outcome, Resolution, SourceError, TriedReference, candidates
 from tessera.driver.limits import DRIVER_MEMORY
 from tessera.driver.registry.client import RegistryClient, RegistryImage
 from tessera.driver.registry.credentials import CredentialsError, Keyring
 from tessera.driver.registry.wire import RegistryError, RegistryUnreachable
-from tessera.driver.resolution import ImageQuery, Outcome, Resolution, TriedReference
 from tessera.kube.client.client import Client
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.retries import Backoff
@@ -88,7 +87,7 @@ Secrets = Callable[[tuple[str, ...]], Awaitable[Keyring]]
 
 
 class RegistryResolver:
-    """Resolves against registries; implements :class:`~tessera.driver.resolution.Resolver`.
+    """Resolves against registries; implements :class:`~tessera.driver.images.Resolver`.
 
     Args:
         clock: the time, for the age of answers.
@@ -284,7 +283,7 @@ _STORED = 500
 
 
 class PersistentResolver:
-    """A :class:`~tessera.driver.resolution.Resolver` whose answers outlive the process.
+    """A :class:`~tessera.driver.images.Resolver` whose answers outlive the process.
 
     Args:
         resolver: looks images up in registries.

@@ -23,8 +23,8 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from yarl import URL
 
+from tessera.driver.images import Outcome
 from tessera.driver.limits import REGISTRY_ANSWER, REGISTRY_REDIRECTS
-from tessera.driver.resolution import Outcome
 from tessera.kube.transport.cluster_config import client_context
 from tessera.limits import Limit
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.driver.nodes.node_facts import CORDONED_ANNOTATION, INITIAL_ANNOTATION, UpgradeRecord, UpgradeState
+from tessera.driver.node_facts import CORDONED_ANNOTATION, INITIAL_ANNOTATION, UpgradeRecord, UpgradeState
 from tessera.driver.rollout.instructions import EvictPod, NodeStep, advance, fail, patch_node
 from tessera.driver.rollout.node_view import NodeView, PodView
 from tessera.gpu_operator.driver_policy import DrainSettings, UpgradePolicy

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
-from tessera.driver.manifests.names import APP_LABEL
+from tessera.driver.driver_sets import APP_LABEL
 from tessera.driver.rollout.candidates import (
     FAILURES_CONFIG_MAP,
     SetFailures,

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.driver.nodes.node_facts import UpgradeState
+from tessera.driver.node_facts import UpgradeState
 from tessera.driver.rollout.candidates import (
     Budget,
     Failures,

@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from tessera.api.nodes.node_marks import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
-from tessera.driver.nodes.node_facts import (
+from tessera.driver.node_facts import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,

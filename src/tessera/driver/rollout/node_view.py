@@ -22,8 +22,8 @@ from tessera.api.nodes.node_marks import (
     is_marked_silent,
 )
 from tessera.clock import parse_rfc3339
-from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
-from tessera.driver.nodes.node_facts import (
+from tessera.driver.driver_sets import APP_LABEL, NAMESPACE
+from tessera.driver.node_facts import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,

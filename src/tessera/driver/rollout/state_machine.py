@@ -41,7 +41,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.api.nodes.node_marks import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
-from tessera.driver.nodes.node_facts import (
+from tessera.driver.node_facts import (
     CHANGING,
     CORDONED_ANNOTATION,
     ENABLED_ANNOTATION,

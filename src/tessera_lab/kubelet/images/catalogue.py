@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera_lab.kubelet.images.image_programs import ProgramContext
 
 #: Program of an image: returns the container's exit code. Kubelet cancels it to stop the container, so its ``finally``

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import SIMULATED_RUNTIME
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage, host_of, repository_of
 from tessera_lab.simulation.virtual_time import CountedClock
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage, host_of, repository_of
 
 DRIVER = "quay.io/x/driver:525-5.14-rhcos4.13"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.support.control_plane_lab import ControlPlaneLab
 
-from tessera.driver.resolution import Outcome
+from tessera.driver.images import Outcome
 from tessera.kube.resources import NODES, PODS
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 

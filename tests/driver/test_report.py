@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.driver.coverage.kernels import NextKernel
-from tessera.driver.coverage.report import (
+from tessera.driver.coverage import (
     CoverageReport,
     ExpectedKernel,
     KernelCoverage,
@@ -14,7 +13,8 @@ from tessera.driver.coverage.report import (
     unlisted_groups,
 )
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.resolution import ImageKind, Outcome, Resolution, TriedReference
+from tessera.driver.images import ImageKind, Outcome, Resolution, TriedReference
+from tessera.driver.kernels import NextKernel
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 
 POLICY = DriverPolicy(

@@ -33,9 +33,9 @@ from typing import Any
 import msgspec
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import openshift_release
+from tessera.driver.images import openshift_release
 from tessera.driver.limits import APT_INDEX, KERNEL_LIST, NEXT_KERNELS, RELEASE_DOCUMENT
-from tessera.driver.nodes.node_facts import page_kib
+from tessera.driver.node_facts import page_kib
 from tessera.limits import ECHOED
 from tessera.text import decode_json
 

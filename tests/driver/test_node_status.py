@@ -3,9 +3,9 @@
 import msgspec
 
 from tessera.api.nodes.node_marks import DRIVER_APP, DriverPhase, DriverStatus, DriverStrategy, RejectedStrategy
-from tessera.driver.manifests.names import APP_LABEL, SET_ANNOTATION, set_of
-from tessera.driver.nodes.node_facts import parse_upgrade_record
-from tessera.driver.nodes.node_status import (
+from tessera.driver.driver_sets import APP_LABEL, SET_ANNOTATION, set_of
+from tessera.driver.node_facts import parse_upgrade_record
+from tessera.driver.node_status import (
     add_dates,
     condition_body,
     encode_status,

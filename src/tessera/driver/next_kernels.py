@@ -1,6 +1,6 @@
 """Follows the list of next kernels, looks up a driver image for each, and orders builds for those without one.
 
-The list is the ConfigMap :data:`~tessera.driver.coverage.kernels.CONFIG_MAP`. Lookups go through the shared resolver,
+The list is the ConfigMap :data:`~tessera.driver.kernels.CONFIG_MAP`. Lookups go through the shared resolver,
 so remembered answers cost no request. The result is written to an annotation of the ConfigMap. A lookup runs when the
 list, the nodes or a build changes, and on a timer: every :data:`SOON` while an image is missing, since a person or a
 pipeline may push it, else every :data:`LATE`.
@@ -17,19 +17,18 @@ from tessera.clock import until_set
 from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order_for
 from tessera.driver.build.states import BuildPhase
-from tessera.driver.coverage.kernels import CONFIG_MAP, parse_kernel_lists
-from tessera.driver.coverage.report import (
+from tessera.driver.coverage import (
     CoverageReport,
     ExpectedKernel,
     KernelCoverage,
     expected_kernels,
     look_up_coverage,
 )
-from tessera.driver.driver_sets import PoolKey
-from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.driver_sets import NAMESPACE, PoolKey
+from tessera.driver.images import Resolver
+from tessera.driver.kernels import CONFIG_MAP, parse_kernel_lists
+from tessera.driver.node_facts import DriverNodeFacts
 from tessera.driver.policies import PolicySelection
-from tessera.driver.resolution import Resolver
 from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.kube.client.errors import ApiError
 from tessera.kube.leader_election import KubeRuntime

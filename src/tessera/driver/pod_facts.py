@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
 from tessera.clock import parse_time_or_zero
-from tessera.driver.manifests.names import (
+from tessera.driver.driver_sets import (
     APP_LABEL,
     COMPONENT,
     DRIVER_CONTAINER,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.driver.nodes.pod_facts import DriverPodProgress, concerns_drivers, read_node_pods
+from tessera.driver.pod_facts import DriverPodProgress, concerns_drivers, read_node_pods
 from tessera.kube.resources import Pod
 
 STARTED, READY, LATER = "2027-01-15T08:00:00Z", "2027-01-15T08:01:00Z", "2027-01-15T08:02:00Z"

@@ -37,7 +37,7 @@ from tessera.api.nodes.node_marks import (
     is_marked_silent,
 )
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.image_tags import openshift_release
+from tessera.driver.images import openshift_release
 from tessera.kube.resources import Condition, Node
 from tessera.limits import ECHOED
 from tessera.text import one_line

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.driver.coverage import kernels
-from tessera.driver.coverage.kernels import apt_kernels
+from tessera.driver import kernels
+from tessera.driver.kernels import apt_kernels
 
 #: Stanzas shortened from dists/jammy-updates; names and form are Canonical's.
 INDEX = b"""Package: linux-image-5.15.0-118-generic

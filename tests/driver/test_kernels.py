@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.driver.coverage.kernels import (
+from tessera.driver.kernels import (
     NextKernel,
     newer_kernels,
     newest_kernels,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.driver.coverage.kernels import NextKernel, rhcos_version, toolkit_kernel, with_large_pages
+from tessera.driver.kernels import NextKernel, rhcos_version, toolkit_kernel, with_large_pages
 
 IMAGE = "quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:" + "5" * 64
 RELEASE: dict[str, Any] = {

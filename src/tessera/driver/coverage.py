@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.driver.coverage.kernels import NextKernel
 from tessera.driver.driver_sets import PoolKey
+from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolution, Resolver
+from tessera.driver.kernels import NextKernel
 from tessera.driver.planning.strategy import image_queries
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Resolver
 from tessera.gpu_operator.driver_policy import DriverPolicy
 
 #: The pools of the existing nodes, and the policy of each.

@@ -11,8 +11,8 @@ import msgspec
 from tessera.api.nodes.node_marks import DRIVER_CONDITION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.clock import rfc3339
 from tessera.driver.driver_sets import DriverSet
-from tessera.driver.nodes.node_facts import CHANGING, DriverNodeFacts, UpgradeRecord
-from tessera.driver.nodes.pod_facts import DriverPod, DriverPodProgress, NodePods
+from tessera.driver.node_facts import CHANGING, DriverNodeFacts, UpgradeRecord
+from tessera.driver.pod_facts import DriverPod, DriverPodProgress, NodePods
 from tessera.kube.resources import Condition
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line

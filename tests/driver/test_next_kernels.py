@@ -14,16 +14,15 @@ from tests.support.build_cluster import play_in_build_cluster
 
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import BuildJobs
-from tessera.driver.coverage.kernels import CONFIG_MAP
-from tessera.driver.coverage.next_kernels import (
+from tessera.driver.driver_sets import NAMESPACE, PoolKey
+from tessera.driver.images import Outcome
+from tessera.driver.kernels import CONFIG_MAP
+from tessera.driver.next_kernels import (
     COVERAGE_ANNOTATION,
     CoverageMetrics,
     KernelsInUse,
     NextKernels,
 )
-from tessera.driver.driver_sets import PoolKey
-from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.resolution import Outcome
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS

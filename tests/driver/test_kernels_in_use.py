@@ -2,9 +2,9 @@
 
 import msgspec
 
-from tessera.driver.coverage.next_kernels import KernelsInUse, kernels_in_use
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.nodes.node_facts import DriverNodeFacts
+from tessera.driver.next_kernels import KernelsInUse, kernels_in_use
+from tessera.driver.node_facts import DriverNodeFacts
 from tessera.driver.policies import PolicySelection
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
 

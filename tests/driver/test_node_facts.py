@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.nodes.node_facts import AgentsWord, page_kib, parse_os_image, read_node_facts
+from tessera.driver.node_facts import AgentsWord, page_kib, parse_os_image, read_node_facts
 from tessera.kube.resources import Condition, Node, NodeStatus, NodeSystemInfo
 from tessera.kube.resources.meta import ObjectMeta
 
