@@ -25,7 +25,8 @@ SLOW = {
         "preferred",
         "reservations",
     ),
-    *("scrape", "sharing", "slices", "spares", "state_values", "top", "two_cards", "watch"),
+    *("autoscale_services", "page", "readiness", "reviews"),
+    *("scrape", "server", "sharing", "slices", "spares", "state_values", "top", "two_cards", "watch"),
 }
 #: Files that are no benchmark: this runner, the unit of speed, another way to start one, policies that are compared,
 #: and counts of the source.

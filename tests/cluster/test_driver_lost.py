@@ -100,6 +100,7 @@ def test_the_rollout_has_the_pods_leave_and_the_driver_comes_back(with_drivers: 
     with_drivers(scenario)
 
 
+@pytest.mark.soak
 def test_without_auto_upgrade_nobody_is_evicted_until_a_person_asks_for_it(with_drivers: Callable[..., None]) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy(upgradePolicy={"autoUpgrade": False})
@@ -135,6 +136,7 @@ def test_pods_that_cannot_be_evicted_are_asked_once_and_the_driver_comes_when_th
     with_drivers(scenario)
 
 
+@pytest.mark.soak
 def test_pods_that_could_not_leave_say_nothing_against_the_next_driver_which_comes_when_they_have_ended(
     with_drivers: Callable[..., None],
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_pause_that_a_person_left_on_a_node_whose_driver_works_is_taken_back(
     with_drivers(scenario)
 
 
+@pytest.mark.soak
 def test_boots_are_no_crashes_of_a_driver(with_drivers: Callable[..., None]) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy()

@@ -146,6 +146,7 @@ def test_a_node_that_a_person_cordoned_is_upgraded_when_idle_and_stays_cordoned(
     in_fleet(scenario, nodes="2*1xA100-40GB")
 
 
+@pytest.mark.soak
 def test_a_controller_that_is_killed_at_every_state_brings_the_rollout_to_its_end(
     in_fleet: Callable[..., None],
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_controller_that_is_killed_at_every_state_brings_the_rollout_to_its_en
     in_fleet(scenario, nodes="2*1xA100-40GB")
 
 
+@pytest.mark.soak
 def test_nodes_that_boot_or_go_in_the_middle_hold_up_nobody(in_fleet: Callable[..., None]) -> None:
     async def scenario(fleet: Fleet) -> None:
         def at_work(state: str) -> str:
@@ -200,6 +202,7 @@ def test_nodes_that_boot_or_go_in_the_middle_hold_up_nobody(in_fleet: Callable[.
     in_fleet(scenario)
 
 
+@pytest.mark.soak
 def test_a_node_that_boots_into_another_kernel_in_the_middle_gets_what_fits_it(in_fleet: Callable[..., None]) -> None:
     async def scenario(fleet: Fleet) -> None:
         await fleet.ask_for(NEW)
@@ -214,6 +217,7 @@ def test_a_node_that_boots_into_another_kernel_in_the_middle_gets_what_fits_it(i
     in_fleet(scenario, nodes="2*1xA100-40GB")
 
 
+@pytest.mark.soak
 def test_two_pools_of_one_policy_change_at_once_each_with_a_canary_of_its_own(in_fleet: Callable[..., None]) -> None:
     async def scenario(fleet: Fleet) -> None:
         course = Course(fleet)

@@ -23,6 +23,7 @@ def weathered(folder: Path, seed: int, rounds: int = 3) -> None:
     assert not story.problems, story.text(f"storm {seed}")
 
 
+@pytest.mark.soak
 def test_a_short_storm_passes(tmp_path: Path) -> None:
     weathered(tmp_path, seed=10, rounds=1)
 

@@ -42,6 +42,7 @@ def test_covered_kernels_get_precompiled_drivers_and_others_are_built_with_the_r
     with_drivers(scenario, [node("a", K1), node("b", K2)], precompiled(K1) | builder())
 
 
+@pytest.mark.soak
 def test_an_image_that_comes_later_is_offered_and_taken_when_nobody_uses_the_cards(
     with_drivers: Callable[..., None],
 ) -> None:
@@ -161,10 +162,8 @@ def test_what_a_registry_refuses_leads_to_no_daemonset_and_is_called_by_its_name
     with_drivers(scenario, [node("a", K1)], images)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "words", "_phase"),
-    [REFUSALS[0], *(pytest.param(*each, marks=pytest.mark.soak) for each in REFUSALS[1:])],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("outcome", "words", "_phase"), REFUSALS)
 def test_a_newer_version_that_a_registry_refuses_touches_no_node_that_serves(
     with_drivers: Callable[..., None], outcome: Outcome, words: str, _phase: DriverPhase
 ) -> None:
@@ -250,6 +249,7 @@ async def took(lab: Drivers, *names: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.soak
 def test_a_newer_version_comes_node_by_node_and_a_controller_that_dies_goes_on(
     with_drivers: Callable[..., None],
 ) -> None:
@@ -289,6 +289,7 @@ def test_a_policy_that_is_deleted_takes_the_drivers_away_and_another_one_brings_
     with_drivers(scenario, [node("a")], precompiled(K1))
 
 
+@pytest.mark.soak
 def test_a_policy_that_comes_back_with_another_version_replaces_the_driver_after_the_pods_that_used_it(
     with_drivers: Callable[..., None],
 ) -> None:

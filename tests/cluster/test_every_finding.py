@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 from tests.cluster.test_cordons import annotate
 from tests.cluster.test_scenarios import Play
 from tests.support.virtual_lab import InLab, VirtualLab
@@ -128,6 +129,7 @@ DEEDS: Mapping[str, Callable[[VirtualLab], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.soak
 def test_what_persons_tests_and_time_find_can_be_made(in_lab: InLab) -> None:
     for source, deed in DEEDS.items():
 

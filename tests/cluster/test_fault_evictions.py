@@ -115,9 +115,10 @@ def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
         told = story("nvidia.com/gpu", at, after=when == "after")
         return bool(in_lab(told, nodes="A100-40GB,A100-40GB", mig_config="", cluster_type=MortalController))
 
-    die_at(range(1, WRITES + 1), outlives, to_the_end=False, every=4)
+    die_at(range(1, WRITES + 1), outlives, to_the_end=False, every=9)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("when", "part"), PARTS)
 def test_the_agent_may_die_at_any_nvml_call(in_lab: InLab, when: str, part: int) -> None:
     def outlives(at: int) -> bool:

@@ -158,7 +158,7 @@ def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
         story = updated_though_killed(at, after=when == "after")
         return bool(in_lab(story, nodes="1xA100-40GB", cluster_type=MortalController))
 
-    die_at(range(1, WRITES + 1), outlives, every=5)
+    die_at(range(1, WRITES + 1), outlives, every=9)
 
 
 @pytest.mark.soak

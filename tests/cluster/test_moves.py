@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.instaslice import INSTASLICES
@@ -83,6 +84,7 @@ def test_a_whole_card_starts_after_one_small_pod_has_moved(in_lab: InLab) -> Non
     in_lab(scenario, NODES)
 
 
+@pytest.mark.soak
 def test_by_default_the_waiting_pod_is_told_and_nobody_is_evicted(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         node = await fragment(lab)

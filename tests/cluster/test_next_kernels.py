@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from tests.cluster.driverlab import COSTS, K1, K2, Drivers, builder, node, precompiled
 
 from tessera.api.nodes.node_marks import DriverStrategy
@@ -45,6 +46,7 @@ def test_the_image_is_there_before_a_node_with_the_kernel_is(with_drivers: Calla
     with_drivers(scenario, [node("a", K1)], precompiled(K1) | builder())
 
 
+@pytest.mark.soak
 def test_a_controller_that_is_killed_meanwhile_orders_no_second_build(with_drivers: Callable[..., None]) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy(annotations=BUILDING)

@@ -264,6 +264,7 @@ def test_a_node_that_reboots_gives_running_claims_their_devices_again(in_lab: In
     in_lab(scenario)
 
 
+@pytest.mark.soak
 def test_all_claims_of_a_cluster_that_are_released_at_once_are_given_again(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await template(lab, "one", profile("1g.5gb"))
@@ -311,9 +312,10 @@ def life_of_claims(lab_of: InLab, at: int, cluster_type: type[SimulatedCluster],
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_controller_may_die_at_any_write_for_claims(in_lab: InLab, when: str) -> None:
-    die_at(range(1, 21), lambda at: life_of_claims(in_lab, at, MortalController, after=when == "after"), every=3)
+    die_at(range(1, 21), lambda at: life_of_claims(in_lab, at, MortalController, after=when == "after"), every=7)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_agent_may_die_at_any_call_for_claims(in_lab: InLab, when: str) -> None:
     die_at(range(1, 36), lambda at: life_of_claims(in_lab, at, MortalAgent, after=when == "after"), every=6)

@@ -200,6 +200,7 @@ def test_a_card_that_was_lost_while_no_agent_ran_is_told_to_the_pods_on_its_devi
     in_lab(scenario, nodes="2xA100-40GB", cluster_type=failing.cluster)
 
 
+@pytest.mark.soak
 def test_an_error_that_returns_again_and_again_does_not_flood_its_pod(in_lab: InLab) -> None:
     async def scenario(lab: VirtualLab) -> None:
         await lab.create("one", {"nvidia.com/gpu": 1})

@@ -168,7 +168,8 @@ mig-configs:
 """
 
 
-@pytest.mark.parametrize("every", [7, *(pytest.param(each, marks=pytest.mark.soak) for each in (23, 61))])
+@pytest.mark.soak
+@pytest.mark.parametrize("every", [7, 23, 61])
 def test_a_controller_that_dies_again_and_again_knows_what_objects_say(with_new_nodes: Play, every: float) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()

@@ -181,6 +181,7 @@ def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(with_n
     with_new_nodes(scenario)
 
 
+@pytest.mark.soak
 def test_after_the_longest_build_nodes_build_for_themselves_in_the_time_that_is_left(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy(**BUILD)
@@ -198,6 +199,7 @@ def test_after_the_longest_build_nodes_build_for_themselves_in_the_time_that_is_
     with_new_nodes(scenario, costs=CostModel(build_seconds=2 * BUILD_TIMEOUT))
 
 
+@pytest.mark.soak
 def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replaced(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         await lab.policy()
@@ -220,7 +222,8 @@ def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replac
     with_new_nodes(scenario)
 
 
-@pytest.mark.parametrize("version", [pytest.param("1.2.3", marks=pytest.mark.soak), "525 125"])
+@pytest.mark.soak
+@pytest.mark.parametrize("version", ["1.2.3", "525 125"])
 def test_nodes_are_not_replaced_for_a_mistake_in_the_policy(with_new_nodes: Play, version: str) -> None:
     """A version that no registry has, and one that is none: nothing was ever followed."""
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 
+import pytest
 from tests.cluster.test_pod_notices import break_card
 from tests.support.virtual_lab import InLab, VirtualLab
 
@@ -50,6 +51,7 @@ def test_a_quiet_hour_costs_no_write(in_lab: InLab) -> None:
     in_lab(scenario, nodes="4xA100-40GB")
 
 
+@pytest.mark.soak
 def test_a_card_whose_errors_alternate_writes_little(in_lab: InLab) -> None:
     """It answered once between two errors, and each was told as a new state of the layout."""
 

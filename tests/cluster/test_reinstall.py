@@ -131,9 +131,7 @@ def test_a_slice_that_somebody_else_made_stays_foreign(in_lab: InLab) -> None:
 #: More writes of the controller than it takes to record two pods; the test proves that it is.
 WRITES = 7
 #: Some of the NVML calls of an agent that finds slices of its own: the first ones, and those of a later reading.
-CALLS = (1, 2, 8)
-#: More of them.
-MORE_CALLS = (3, 5, 13)
+CALLS = (1, 2, 3, 5, 8, 13)
 
 
 def death_after_the_return(at: int, *, after: bool) -> Scenario:
@@ -173,7 +171,8 @@ def test_the_controller_may_die_at_any_write(in_lab: InLab, after: bool) -> None
     die_at(range(1, WRITES + 1), outlives, every=4)
 
 
-@pytest.mark.parametrize("at", [*CALLS, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE_CALLS)])
+@pytest.mark.soak
+@pytest.mark.parametrize("at", CALLS)
 def test_the_agent_may_die_at_nvml_calls(in_lab: InLab, at: int) -> None:
     story = death_after_the_return(at, after=bool(at % 2))
     assert in_lab(story, nodes="1xA100-40GB", cluster_type=MortalAgent)

@@ -1,5 +1,6 @@
 """A large slice gets its turn on a busy card, and everybody can see why small ones wait."""
 
+import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.instaslice import INSTASLICES
@@ -10,6 +11,7 @@ HALF = {"nvidia.com/mig-3g.20gb": 1}
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 
 
+@pytest.mark.soak
 def test_a_whole_card_starts_when_the_older_two_have_ended_though_halves_keep_coming(
     in_lab: InLab,
 ) -> None:

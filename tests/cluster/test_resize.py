@@ -280,6 +280,7 @@ def a_loan(at: int, *, after: bool) -> Scenario:
     return scenario
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
     def outlives(at: int) -> bool:
@@ -288,7 +289,8 @@ def test_the_controller_may_die_at_any_write(in_lab: InLab, when: str) -> None:
     die_at(range(1, WRITES + 1), outlives)
 
 
-@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.soak), pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(3))
 def test_the_agent_may_die_at_any_nvml_call(in_lab: InLab, part: int) -> None:
     def outlives(at: int) -> bool:
         return bool(in_lab(a_loan(at, after=bool(part % 2)), "1xA100-40GB", cluster_type=MortalAgent))

@@ -98,6 +98,7 @@ def test_a_group_that_has_nodes_grows_by_placeholders_that_exclude_them(with_new
     with_new_nodes(scenario, drivers=False)
 
 
+@pytest.mark.soak
 def test_a_pod_that_no_machine_can_take_makes_no_node_and_keeps_none_from_others(with_new_nodes: Play) -> None:
     """It was asked for a new node each time that the last one had been removed for being of no use."""
 
@@ -201,7 +202,7 @@ def test_where_provisioning_requests_are_taken_they_replace_placeholders(with_ne
 @pytest.mark.parametrize(
     ("groups", "first", "later"),
     [
-        pytest.param(WHOLE, ({GPU: 2}, {GPU: 2}, {GPU: 1}, {GPU: 1}), ({GPU: 1},), id="whole"),
+        pytest.param(WHOLE, ({GPU: 2}, {GPU: 2}, {GPU: 1}, {GPU: 1}), ({GPU: 1},), id="whole", marks=pytest.mark.soak),
         pytest.param(SHARES, ({SHARE: 1},) * 17, ({SHARE: 1},) * 8, id="shares", marks=pytest.mark.soak),
     ],
 )
@@ -250,6 +251,7 @@ def test_requests_that_nobody_accepts_give_way_to_placeholders(with_new_nodes: P
     with_new_nodes(scenario, drivers=False)
 
 
+@pytest.mark.soak
 def test_whole_cards_of_managed_namespaces_come_from_zero_nodes_and_no_node_too_many(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         labels = {"tessera.dev/placement": "managed"}

@@ -35,6 +35,7 @@ class Play:
         return {each.owner.pod for each in self.cards.containers()}
 
 
+@pytest.mark.soak
 def test_a_working_day_has_slices_that_come_and_go_and_cards_that_draw_what_they_do(in_lab: InLab) -> None:
     async def story(lab: VirtualLab) -> None:
         play = Play(lab, builtin_scenario("working-day"))

@@ -107,14 +107,8 @@ async def manage(lab: Nodes) -> None:
     await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
 
 
-#: A cause in the nodes, and one in the pods; the others are long.
-SHORT = {"a taint that the file does not have", "impossible rules together, of nodes by Karpenter"}
-
-
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=name, marks=() if name in SHORT else (pytest.mark.soak,)) for name, case in CASES.items()],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_few_nodes_come_in_hours_for_pods_that_they_do_not_help(with_new_nodes: Play, case: Case) -> None:
     async def scenario(lab: Nodes) -> None:
         await manage(lab)
@@ -131,6 +125,7 @@ def test_few_nodes_come_in_hours_for_pods_that_they_do_not_help(with_new_nodes: 
     with_new_nodes(scenario, drivers=False)
 
 
+@pytest.mark.soak
 def test_a_new_leader_keeps_the_pause_and_a_change_of_the_group_ends_it(with_new_nodes: Play) -> None:
     async def scenario(lab: Nodes) -> None:
         async with autoscaled(lab, unneeded=120, taints=TEAM_TAINT) as scaler:

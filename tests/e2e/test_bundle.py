@@ -128,6 +128,7 @@ def newer(cluster: RunningLab, tmp_path_factory: pytest.TempPathFactory) -> OlmS
     return OlmStandIn(cluster, folder, NAMESPACE)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("olm")
 def test_another_version_replaces_everything_and_keeps_the_slice(cluster: RunningLab, newer: OlmStandIn) -> None:
     before = cluster.get("pod", "vllm", "-n", NAMESPACE)["metadata"]["uid"]

@@ -23,8 +23,12 @@ BY_SCHEDULER = [*IN_THE_LAB, "--claim-placement", "scheduler"]
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(IN_THE_LAB, marks=pytest.mark.soak), BY_SCHEDULER, OWN_PROCESSES],
-    ids=["in the lab", "by kube-scheduler", "processes"],
+    params=[
+        pytest.param(IN_THE_LAB, marks=pytest.mark.soak),
+        BY_SCHEDULER,
+        pytest.param(OWN_PROCESSES, marks=pytest.mark.soak),
+    ],
+    ids=["by kube-scheduler", "in the lab", "processes"],
 )
 def lab_arguments(request: pytest.FixtureRequest) -> list[str]:
     return ["--nodes", "2xA100-40GB", *request.param]

@@ -5,6 +5,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def trust(cluster: Any) -> list[str]:
     """The authorities by which the API server trusts the webhook: Tessera itself writes them."""
@@ -39,6 +41,7 @@ def test_installing_again_changes_nothing(cluster: Any) -> None:
     cluster.kubectl("delete", "pod", "after")
 
 
+@pytest.mark.soak
 def test_installing_on_the_server_changes_nothing_either(cluster: Any) -> None:
     """Also without ``--force-conflicts``, and a second time."""
     before = trust(cluster)

@@ -19,6 +19,7 @@ def lab_arguments() -> list[str]:
     return ["--nodes", "0", "--group", "gpu=1xT4:0-1", "--mig-config", "", "--drivers", "--virtual-time"]
 
 
+@pytest.mark.soak
 def test_a_standing_lab_has_the_seconds_of_the_experiment(cluster: Any) -> None:
     """From the node's Ready until the workload runs; the record has whole seconds."""
     cluster.kubectl("apply", "-f", str(ROOT / "examples" / "drivers" / "cluster-policy.yaml"))

@@ -90,6 +90,7 @@ def test_processes_out_of_the_cluster_serve_it(cluster: Any, processes: Processe
     cluster.eventually(lambda: "MIG" not in _devices(cluster))
 
 
+@pytest.mark.soak
 def test_processes_are_killed_while_pods_come_and_go(cluster: Any, processes: Processes) -> None:
     _churn(cluster, processes, random.Random(1), rounds=3)
 

@@ -6,6 +6,7 @@ A lab of its own: slices that running pods keep stay on the cards, and these pod
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from tests.e2e.test_uninstall import bare, helm, lab_arguments, offers, release, without_amounts
 from tests.support.inventory import inventory
 from tests.support.running_lab import RunningLab
@@ -13,6 +14,7 @@ from tests.support.running_lab import RunningLab
 __all__ = ["bare", "lab_arguments", "release"]
 
 
+@pytest.mark.soak
 def test_after_helm_without_hooks_the_command_removes_the_rest(release: RunningLab, bare: Mapping[str, Any]) -> None:
     release.apply(RunningLab.pod("large-1", {"nvidia.com/mig-7g.40gb": 1}))
     release.kubectl("wait", "pod/large-1", "--for=condition=Ready", "--timeout=120s")

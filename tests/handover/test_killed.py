@@ -139,4 +139,4 @@ def play(at: int, disturb: Callable[[SlicerCluster], None], *, after: bool, pull
 def test_an_update_outlives_the_end_of_its_controller(
     disturb: Callable[[SlicerCluster], None], after: bool, pulls: bool
 ) -> None:
-    die_at(range(1, WRITES + 1), lambda at: play(at, disturb, after=after, pulls=pulls))
+    die_at(range(1, WRITES + 1), lambda at: play(at, disturb, after=after, pulls=pulls), every=4)

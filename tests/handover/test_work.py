@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import NodeName
@@ -110,6 +111,7 @@ def _restart_in_a_loop(count: int, rounds: int = 2) -> int:
     return calls
 
 
+@pytest.mark.soak
 def test_the_work_of_replicas_that_restart_in_a_loop_grows_as_their_number() -> None:
     few, many = 56, 224
     assert _restart_in_a_loop(many) / many < _MORE * _restart_in_a_loop(few) / few

@@ -61,6 +61,7 @@ def test_a_phone_shows_each_table_whole_and_each_cell_of_a_wide_one_below_its_he
     assert all(width > 250 for width in page.locator("table[data-stacked] td").evaluate_all(widths) if width)
 
 
+@pytest.mark.soak
 def test_a_diagram_is_a_picture_that_is_shown(browser: Browser, site: Path) -> None:
     page, _, _ = open_page(browser, site, "how-it-works.html")
     widths = page.locator("img.diagram").evaluate_all("images => images.map(image => image.naturalWidth)")

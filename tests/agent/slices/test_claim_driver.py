@@ -492,6 +492,7 @@ async def test_fifty_six_claims_at_once_are_ready_within_kubelets_time(scene: Sc
     assert len({uuid for each in answers for uuid in environment(scene, each)}) == len(places)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_death_at_any_call_is_made_good(play_anew: Callable[..., None], after: bool) -> None:
     """Claims are prepared and given back while the agent dies at one NVML call after the other."""

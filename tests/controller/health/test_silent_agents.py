@@ -210,6 +210,7 @@ async def test_nobody_knows_if_a_silent_node_still_offers_its_cards(fleet: Fleet
     assert await fleet.versions() == marked
 
 
+@pytest.mark.soak
 async def test_many_nodes_that_fall_silent_together_are_marked_soon_also_by_a_slow_server(fleet: Fleet) -> None:
     names = [f"n{number:03}" for number in range(200)]
     for name in names:

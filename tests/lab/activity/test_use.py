@@ -20,6 +20,7 @@ def test_what_is_no_span_is_refused_with_an_example(text: str) -> None:
         parse_span(text)
 
 
+@pytest.mark.soak
 @given(
     shape=st.sampled_from(LoadShape),
     ends=st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted),

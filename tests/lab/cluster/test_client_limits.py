@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.support.device_claims import FINALIZER, allocation, claim_template, claiming_pod, exactly
 
 from tessera.clock import LoopClock
@@ -42,6 +43,7 @@ async def _release_seconds() -> float:
         return clock.monotonic() - began
 
 
+@pytest.mark.soak
 def test_the_claims_of_two_hundred_deleted_pods_take_seconds_until_they_are_gone() -> None:
     # 10 to 23 s on Kubernetes 1.36.2, where each controller has a rate of its own.
     assert 20 <= run_virtual(_release_seconds()) <= 60

@@ -246,6 +246,7 @@ def test_a_life_passes_most_of_the_program(passed: list[CodeType]) -> None:
     assert len(passed) > 300
 
 
+@pytest.mark.soak
 @UNAWAITED
 def test_whatever_fails_the_lab_goes_on(passed: list[CodeType]) -> None:
     spoil(passed[:: max(1, len(passed) // SAMPLE)])

@@ -76,6 +76,7 @@ def test_what_the_server_sends() -> None:
     assert connection.ping(7) == b"\x80\x03\0\x06\0\0\0\x04\0\0\0\x07"
 
 
+@pytest.mark.soak
 @given(st.lists(st.binary(max_size=50), max_size=5), st.lists(st.integers(1, 30), min_size=1, max_size=8))
 def test_frames_in_any_pieces(parts: list[bytes], sizes: list[int]) -> None:
     client, headers = Client(), {"port": "1"}

@@ -21,6 +21,7 @@ PRECOMPILED = Path("examples/drivers/cluster-policy.yaml")
 LAB = ["--lab", "--scenario", "precompiled-public", "--repeat", "2"]
 
 
+@pytest.mark.soak
 def test_a_policy_reset_in_the_lab_says_whose_numbers_stand_there(tmp_path: Path, capsys: Told) -> None:
     assert main(["bench", "policy-reset", *LAB, "--json", str(tmp_path / "results.json")]) == 0
     title, head, reference, ours, first, contrast, *whose = capsys.readouterr().out.splitlines()
@@ -36,6 +37,7 @@ def test_a_policy_reset_in_the_lab_says_whose_numbers_stand_there(tmp_path: Path
     assert all(each["simulated"] and len(each["samples"]) == 2 for each in written["results"])
 
 
+@pytest.mark.soak
 def test_the_report_takes_what_was_written(tmp_path: Path, capsys: Told) -> None:
     file = tmp_path / "results.json"
     assert main(["bench", "autoscale", *LAB, "--operator", "tessera", "--json", str(file)]) == 0

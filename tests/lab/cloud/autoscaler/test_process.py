@@ -43,6 +43,7 @@ def looping() -> AutoscalingRun:
     return unlabelled(BUILT, hours=1.0)
 
 
+@pytest.mark.soak
 def test_without_a_label_nodes_with_built_drivers_are_removed_as_empty_for_ever(looping: AutoscalingRun) -> None:
     told = looping
     assert told.ran == ()
