@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.accept.node_pod import acceptance_pod
+from tessera.accept.node_run import acceptance_pod
 from tessera.accept.pod_trial import choose_resource
 from tessera.doctor.manifests import install_manifests
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from tessera.accept.checks import Finding, Status
-from tessera.accept.node_pod import APP
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
@@ -16,6 +15,8 @@ from tessera.kube.resources import PODS, Pod
 from tessera.kube.trial_pod import TRIAL_POLL, TRIAL_SECONDS, trial_spec
 from tessera.text import one_line
 
+#: Name and label of the pods of an acceptance.
+APP = "tessera-accept"
 #: The namespace of the pod: one without exceptions for Tessera.
 NAMESPACE = "default"
 #: NVML answers, and two vectors are added on the card that the pod got. It leaves no marker.
