@@ -29,8 +29,8 @@ from tessera.controller.main import run as run_controller
 from tessera.doctor.manifests import install_manifests
 from tessera.dra.allocation import select_node
 from tessera.dra.devices import Pool
+from tessera.dra.driver_objects import plan_slices
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
-from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS
 from tessera.kube.watch.cache import WatchEvent

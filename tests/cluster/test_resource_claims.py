@@ -18,9 +18,9 @@ from tessera.cli.install.manifests import AGENT, InstallChoices, manifests
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from tessera.dra.driver_objects import is_ours
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES
-from tessera.dra.slice_writer import is_ours
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, EVENTS, NODES, PODS
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

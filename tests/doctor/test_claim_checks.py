@@ -12,7 +12,7 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.doctor.claim_checks import check_claims
 from tessera.doctor.facts import ClaimFacts, ClusterFacts, Finding, Verdict, claim_driver
 from tessera.dra.claims import DeviceClass
-from tessera.dra.driver_classes import device_classes
+from tessera.dra.driver_objects import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import ResourceSlice
 

@@ -14,10 +14,11 @@ from tessera.api.names import CLAIM_DRIVERS
 from tessera.doctor.manifests import deploy_folder, read_manifests
 from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.dra.devices import Holdings, Pool
-from tessera.dra.driver_classes import (
+from tessera.dra.driver_objects import (
     check_served,
     device_classes,
     find_rival,
+    plan_slices,
 )
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER, NodeCard, PublishOptions, node_pools
@@ -32,7 +33,6 @@ from tessera.dra.opaque_configs import (
 from tessera.dra.requests import GUARD, ClaimRefused, read_demand
 from tessera.dra.resource_slices import ResourceSlice
 from tessera.dra.selectors import DeviceSelectors
-from tessera.dra.slice_writer import plan_slices
 from tessera.mig.models import model_by_short_name
 
 PLACE = "claim ns/c: spec.devices.config[0]"

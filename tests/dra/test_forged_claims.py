@@ -11,9 +11,8 @@ from tests.support.searching import examples
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, ClaimSpec, DeviceClass, ResourceClaim
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.opaque_configs import ConfigRefused, settings_of
-from tessera.dra.pool_reader import read_pools
 from tessera.dra.requests import ClaimRefused, read_demand
-from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
+from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice, read_pools
 from tessera.dra.selectors import DeviceSelectors
 from tessera.kube.client.codec import ChangeLine, Codec
 from tessera_lab.scheduler.state.claim_cache import read_holdings

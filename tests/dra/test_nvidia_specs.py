@@ -12,7 +12,7 @@ from tests.support.device_claims import profile_class, read_geometry
 
 from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, is_our_class
 from tessera.dra.devices import Holdings, Pool
-from tessera.dra.driver_classes import check_served, device_classes
+from tessera.dra.driver_objects import check_served, device_classes
 from tessera.dra.matching import NoMatch, match_claims
 from tessera.dra.node_devices import NVIDIA_DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.opaque_configs import ConfigRefused, check_configs, settings_of

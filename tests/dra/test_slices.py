@@ -12,6 +12,7 @@ from tests.support.searching import examples
 
 from tessera.dra.claims import AllocatedDevice
 from tessera.dra.devices import Device, Holdings, Pool
+from tessera.dra.driver_objects import SlicePlan, dropped_fields, plan_slices
 from tessera.dra.node_devices import (
     NVIDIA_DRIVER,
     NodeCard,
@@ -20,9 +21,7 @@ from tessera.dra.node_devices import (
     partition_name,
     preferred_placements,
 )
-from tessera.dra.pool_reader import read_pools
-from tessera.dra.resource_slices import ResourceSlice
-from tessera.dra.slice_writer import SlicePlan, dropped_fields, plan_slices
+from tessera.dra.resource_slices import ResourceSlice, read_pools
 from tessera.mig.geometry import Engines, Placement, occupancy_of
 from tessera.mig.models import MODELS, model_by_short_name
 from tessera_lab.apiserver.kinds.slice_rules import default_slice, validate_slice, validate_slice_update

@@ -19,10 +19,9 @@ from tessera.controller.slicing.slicer import KINDS, Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed, RetryDue, WriteRefused
 from tessera.controller.slicing.state.instructions import Instruction, PatchRecord, Write
 from tessera.dra.claims import DeviceClass, ResourceClaim
-from tessera.dra.driver_classes import device_classes
+from tessera.dra.driver_objects import device_classes, plan_slices
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.resource_slices import ResourceSlice
-from tessera.dra.slice_writer import plan_slices
 from tessera.kube.quantity import parse_quantity
 from tessera.mig.models import model_by_short_name
 

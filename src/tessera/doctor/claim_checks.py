@@ -58,7 +58,7 @@ def check_claims(facts: ClusterFacts) -> Iterator[Finding]:
 def _leftovers(found: ClaimFacts) -> Iterator[Finding]:
     if not found.classes:
         return
-    from tessera.dra.driver_classes import device_classes
+    from tessera.dra.driver_objects import device_classes
 
     wanted = {each["metadata"]["name"] for each in device_classes(found.driver)} if found.driver else set[str]()
     others = {each["metadata"]["name"] for name in CLAIM_DRIVERS for each in device_classes(name)} - wanted
@@ -90,7 +90,7 @@ def _chosen(facts: ClusterFacts) -> set[str]:
 
 
 def _classes(found: ClaimFacts) -> Finding:
-    from tessera.dra.driver_classes import device_classes
+    from tessera.dra.driver_objects import device_classes
 
     there = {each.metadata.name: each for each in found.classes}
     wanted = [each["metadata"]["name"] for each in device_classes(found.driver)]
@@ -123,13 +123,13 @@ def _drops_taints(found: ClaimFacts) -> bool:
 
 
 def _ours(found: ClaimFacts) -> "Sequence[ResourceSlice]":
-    from tessera.dra.slice_writer import is_ours
+    from tessera.dra.driver_objects import is_ours
 
     return [each for each in found.slices if each.spec.driver == found.driver and is_ours(each)]
 
 
 def _rivals(found: ClaimFacts) -> Iterator[Finding]:
-    from tessera.dra.driver_classes import find_rival
+    from tessera.dra.driver_objects import find_rival
 
     nodes = sorted({each.spec.node_name for each in found.slices if each.spec.node_name})
     texts = {node: find_rival(found.driver, node, found.slices) for node in nodes}

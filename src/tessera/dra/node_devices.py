@@ -24,8 +24,21 @@ import msgspec
 from tessera.api.names import CLAIM_DRIVERS
 from tessera.api.sharing.devices import SHARING_RULES
 from tessera.cel.kubernetes_values import Semver, normalize_version, read_semver
-from tessera.dra.card_counters import card_counters, compute_counter, partition_counters, slot_counters
-from tessera.dra.devices import NO_EXECUTE, NO_SCHEDULE, Capacity, Device, DeviceId, DeviceTaint, Pool, Value, qualify
+from tessera.dra.devices import (
+    NO_EXECUTE,
+    NO_SCHEDULE,
+    Capacity,
+    Device,
+    DeviceId,
+    DeviceTaint,
+    Pool,
+    Value,
+    card_counters,
+    compute_counter,
+    partition_counters,
+    qualify,
+    slot_counters,
+)
 from tessera.limits import CARD_SLOTS
 from tessera.mig.geometry import Engines, Geometry, Placement, Profile, placement_mask
 
@@ -107,7 +120,7 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
         taints: the server keeps taints of devices (Kubernetes 1.36, or the gate DRADeviceTaints).
         counters: it keeps counters (DRAPartitionableDevices). Without them partitions are published only if we place
             and all classes for them are guarded: kube-scheduler would give a memory slice twice.
-        guarded: the cluster's classes for the driver are guarded (:mod:`tessera.dra.driver_classes`).
+        guarded: the cluster's classes for the driver are guarded (:mod:`tessera.dra.driver_objects`).
         shares: it keeps consumable capacity (DRAConsumableCapacity); without it no shares are published.
     """
 

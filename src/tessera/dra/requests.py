@@ -23,7 +23,7 @@ from tessera.dra.limits import CLAIM_ENTRIES, CLAIM_EXPRESSIONS
 from tessera.kube.quantity import parse_quantity, quantity_text
 from tessera.text import one_line
 
-#: Guard of our classes where the server keeps no taints of devices (see ``driver_classes``): false for all devices.
+#: Guard of our classes where the server keeps no taints of devices (see ``driver_objects``): false for all devices.
 #: Only who places by this module leaves it out.
 GUARD = "false && 'tessera.dev/placed-by' != ''"
 

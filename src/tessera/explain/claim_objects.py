@@ -13,9 +13,9 @@ from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReade
 from tessera.claims.controller.published_devices import PublishedDevices
 from tessera.controller.objects.pod_constraints import read_device_claims
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, DeviceClass, ResourceClaim
+from tessera.dra.driver_objects import is_ours
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
-from tessera.dra.slice_writer import is_ours
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import Pod

@@ -12,10 +12,9 @@ from tests.agent.slices.test_claim_driver import DRIVER, begin
 from tessera.api.nodes.node_marks import cordon_key
 from tessera.clock import Clock
 from tessera.dra.devices import NO_SCHEDULE, DeviceTaint, Pool
+from tessera.dra.driver_objects import plan_slices
 from tessera.dra.node_devices import CORDON_TAINT, NVIDIA_DRIVER, PLACED_BY, NodeCard, PublishOptions, node_pools
-from tessera.dra.pool_reader import read_pools
-from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
-from tessera.dra.slice_writer import plan_slices
+from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice, read_pools
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Stream
 from tessera.kube.resources import EVENTS, NODES

@@ -17,7 +17,7 @@ from tessera.cli.install.preflight import missing_namespace, newer_definition, w
 from tessera.cli.install.rendering import render
 from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.dra.claims import DEVICE_CLASSES
-from tessera.dra.driver_classes import device_classes
+from tessera.dra.driver_objects import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.driver.build.orders import BuildSettings
 from tessera.gpu_operator.settings_reader import read_settings

@@ -14,9 +14,8 @@ from tessera.cel.evaluator import Program
 from tessera.dra.claims import DeviceClass
 from tessera.dra.devices import Holdings
 from tessera.dra.matching import NoMatch, match_claims
-from tessera.dra.pool_reader import read_pools
 from tessera.dra.requests import read_demand
-from tessera.dra.resource_slices import ResourceSlice
+from tessera.dra.resource_slices import ResourceSlice, read_pools
 from tessera.dra.selectors import DeviceSelectors
 
 SMALL, ANY = "mig-1g.5gb.tessera.dev", "mig.tessera.dev"

@@ -30,7 +30,7 @@ from tessera.controller.slicing.state.events import (
     RefusalTimedOut,
 )
 from tessera.controller.slicing.state.instructions import Evict, PatchRecord, Ungate
-from tessera.dra import pool_reader
+from tessera.dra import resource_slices
 from tessera.dra.limits import SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.dra.node_devices import DRIVER
 from tessera.dra.resource_slices import ResourceSlice
@@ -866,7 +866,7 @@ def test_devices_that_cannot_be_read_are_read_once_and_given_to_nobody(
             device["capacity"]["memory"] = {"value": "much"}
         cluster.slicer.handle(RecordObserved("claims", msgspec.convert(item, ResourceSlice)))
     read: list[ResourceSlice] = []
-    original = pool_reader.read_slice
+    original = resource_slices.read_slice
 
     def count(part: ResourceSlice) -> object:
         read.append(part)

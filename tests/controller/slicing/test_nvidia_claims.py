@@ -9,7 +9,7 @@ from tests.dra.test_nvidia_specs import CHANNELS, ELSEWHERE, RUNS, SERVED, SHARE
 from tests.support.claim_cluster import ClaimCluster
 from tests.support.device_claims import profile_class
 
-from tessera.dra.driver_classes import device_classes
+from tessera.dra.driver_objects import device_classes
 from tessera.dra.node_devices import NVIDIA_DRIVER
 
 NOT_PUBLISHED = "no node publishes a device for it"

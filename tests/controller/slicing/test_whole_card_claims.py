@@ -11,7 +11,7 @@ from tessera.api.names import NodeName
 from tessera.claims.controller import claim_profiles
 from tessera.claims.controller.chosen_devices import ChosenDevices
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.dra.driver_classes import device_classes
+from tessera.dra.driver_objects import device_classes
 from tessera.dra.limits import NAMESPACE_CARD_CHOICES
 from tessera.dra.node_devices import DRIVER
 from tessera.limits import Limit

@@ -13,9 +13,8 @@ from tests.dra.test_nvidia_specs import CHANNELS, RUNS, SERVED, SPECS, Spec
 from tests.support.device_claims import claiming_pod, profile_class
 
 from tessera.clock import LoopClock
-from tessera.dra.driver_classes import device_classes
+from tessera.dra.driver_objects import device_classes, plan_slices
 from tessera.dra.node_devices import NVIDIA_DRIVER
-from tessera.dra.slice_writer import plan_slices
 from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS
 from tessera_lab.cluster.cluster import SimulatedCluster

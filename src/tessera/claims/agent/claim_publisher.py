@@ -5,7 +5,7 @@ Rules:
 1.  Objects are written only when they differ from what the watch shows; a quiet node writes nothing. Who removes or
     changes one (kubelet removes all of them 30 s after the driver's last instance has gone) gets it written again.
 2.  A server whose gate is off drops fields without an error. Its answer to a write shows which ones; from then on the
-    node publishes without them (:func:`tessera.dra.slice_writer.dropped_fields`). The watch does not show it: there,
+    node publishes without them (:func:`tessera.dra.driver_objects.dropped_fields`). The watch does not show it: there,
     somebody else may have removed them.
 3.  The objects belong to the Node, so they go with it.
 4.  Names of objects are known to all, and the API server lets every node use them. If another node has taken one, ours
@@ -32,10 +32,9 @@ from tessera.agent.inventory.sliceable_gpus import SliceableGpu
 from tessera.agent.slices.events import ObservedInstance
 from tessera.api.names import DEVICE_API_LABEL
 from tessera.dra.devices import Pool
-from tessera.dra.driver_classes import find_rival
+from tessera.dra.driver_objects import Json, SlicePlan, dropped_fields, find_rival, find_salt, is_ours, plan_slices
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
-from tessera.dra.slice_writer import Json, SlicePlan, dropped_fields, find_salt, is_ours, plan_slices
 from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import Node
 from tessera.kube.retries import Backoff

@@ -31,7 +31,7 @@ from tessera.claims.controller.chosen_devices import ChosenDevices, Counts, shar
 from tessera.claims.controller.published_devices import NodeDevices, Place, PublishedDevices, Sort, is_known
 from tessera.dra.claims import ClaimSpec, DeviceClass, DeviceConfig, ResourceClaim, is_our_class
 from tessera.dra.devices import Device, DeviceId
-from tessera.dra.driver_classes import check_served
+from tessera.dra.driver_objects import check_served
 from tessera.dra.limits import (
     CARD_CHOICES,
     CLAIM_ENTRIES,

@@ -26,8 +26,7 @@ from tessera.api.names import CLAIMED_CARD, NodeName
 from tessera.dra.devices import Device, DeviceId, HeldDevice, qualify
 from tessera.dra.limits import NODE_SORTS, SORT_CHANGE_SECONDS, SORT_CHANGES
 from tessera.dra.node_devices import is_divided, pool_names, share_id
-from tessera.dra.pool_reader import SliceRefused, read_slice, read_value
-from tessera.dra.resource_slices import Attribute, ResourceSlice, SliceDevice
+from tessera.dra.resource_slices import Attribute, ResourceSlice, SliceDevice, SliceRefused, read_slice, read_value
 from tessera.dra.selectors import is_other
 from tessera.mig.models import model_by_product
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile, parse_profile_name, resource_spelling

@@ -56,7 +56,7 @@ from tessera.cli.install.protections import OBJECTS
 from tessera.cli.install.rendering import DASHBOARD, option
 from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
 from tessera.clock import Clock
-from tessera.dra.driver_classes import device_classes
+from tessera.dra.driver_objects import device_classes
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, Forbidden, NotFound

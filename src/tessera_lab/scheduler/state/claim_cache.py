@@ -18,8 +18,7 @@ import msgspec
 from tessera.dra.claims import AllocatedDevice
 from tessera.dra.devices import Device, DeviceId, Holdings, Pool, qualify
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
-from tessera.dra.pool_reader import read_pools
-from tessera.dra.resource_slices import ResourceSlice
+from tessera.dra.resource_slices import ResourceSlice, read_pools
 from tessera.dra.selectors import DeviceSelectors
 from tessera.kube.quantity import parse_quantity, quantity_text
 from tessera_lab.scheduler.state.node_selectors import term_matches

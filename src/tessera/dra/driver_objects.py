@@ -1,6 +1,13 @@
-"""ResourceSlices of a node's pools, and what must be written when they change.
+"""The objects that the driver publishes: its DeviceClasses, and the ResourceSlices of a node's pools.
 
-Objects of a pool: counters first, then devices, as many whole cards in one object as Kubernetes' limits allow, so that
+By default the driver is ``gpu.tessera.dev``. Where NVIDIA's DRA driver is not installed it can take that driver's name,
+``gpu.nvidia.com``, and then has its classes, so NVIDIA's claims run unchanged. Both are never on one node: a node with
+slices of NVIDIA's driver is left alone.
+
+The classes that an installation makes have a guard, an expression that no device fulfils; only the controller leaves it
+out. So kube-scheduler's allocator is kept away by a server too that drops taints of devices (Kubernetes 1.34 and 1.35).
+
+Slices of a pool: counters first, then devices, as many whole cards in one object as Kubernetes' limits allow, so that
 the change of one card writes one object. A change of one object keeps the pool's generation; any other change writes
 all objects of the pool with the next one, so that no reader mixes old and new. Nothing is written while nothing
 changes: objects are compared by value, not by text.
@@ -15,12 +22,12 @@ from typing import Any
 import msgspec
 
 from tessera.cel.kubernetes_values import Semver
-from tessera.dra.claims import GROUP
+from tessera.dra.claims import GROUP, ClaimSpec
 from tessera.dra.devices import Capacity, Device, DeviceId, DeviceTaint, Pool, Value
 from tessera.dra.limits import SLICE_COUNTER_SETS, SLICE_TAINTED_DEVICES
-from tessera.dra.node_devices import SHARES, bounded_name
-from tessera.dra.pool_reader import SliceRefused, read_slice
-from tessera.dra.resource_slices import ResourceSlice
+from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER, SHARES, bounded_name
+from tessera.dra.requests import GUARD, ClaimRefused
+from tessera.dra.resource_slices import ResourceSlice, SliceRefused, read_slice
 from tessera.kube.quantity import format_quantity
 
 Json = dict[str, Any]
@@ -252,3 +259,80 @@ def _counter_sets(counters: Mapping[tuple[str, str], Decimal], key: str) -> list
     for (name, counter), amount in sorted(counters.items()):
         sets.setdefault(name, {})[counter] = {"value": format_quantity(amount)}
     return [{key: name, "counters": each} for name, each in sets.items()]
+
+
+#: Prefix of each driver's classes: ``mig.nvidia.com``.
+_DOMAINS = {DRIVER: "tessera.dev", NVIDIA_DRIVER: "nvidia.com"}
+
+
+def find_rival(driver: str, node: str, slices: Iterable[ResourceSlice]) -> str:
+    """Returns why the driver must not publish on a node, as another program does under its name; empty if none does.
+
+    Args:
+        driver: our driver's name.
+        node: the node.
+        slices: the ResourceSlices of the cluster or node.
+    """
+    for each in slices:
+        if each.spec.driver == driver and each.spec.node_name == node and not is_ours(each):
+            return (
+                f"node {node}: ResourceSlice {each.metadata.name} of driver {driver} is another program's; remove that"
+                f" driver from the node, or choose --claim-driver {DRIVER}"
+            )
+    return ""
+
+
+def device_classes(driver: str, *, guarded: bool = False) -> list[Json]:
+    """Returns the driver's classes: whole cards, MIG devices, and for our own name shares.
+
+    Args:
+        driver: the driver's name.
+        guarded: the server keeps no taints of devices.
+    """
+    domain = _DOMAINS[driver]
+    whole = _typed(driver, "gpu")
+    if driver == NVIDIA_DRIVER:
+        wanted = {"gpu": whole, "mig": _typed(driver, "mig"), "vfio.gpu": _typed(driver, "vfio")}
+    else:
+        shared = "device.allowMultipleAllocations"
+        wanted = {"gpu": f"{whole} && !{shared}", "mig": _typed(driver, "mig"), "gpu-shares": f"{whole} && {shared}"}
+    found = [_class(f"{name}.{domain}", expression, guarded) for name, expression in wanted.items()]
+    if not guarded:  # else kube-scheduler would look for a device that it never finds, for every pod with cards
+        found[0]["spec"]["extendedResourceName"] = "nvidia.com/gpu"
+    return found
+
+
+def _typed(driver: str, kind: str) -> str:
+    return f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{kind}'"
+
+
+def _class(name: str, expression: str, guarded: bool) -> Json:
+    selectors = [{"cel": {"expression": each}} for each in (expression, *([GUARD] if guarded else []))]
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": selectors},
+    }
+
+
+def check_served(name: str, spec: ClaimSpec, driver: str) -> None:
+    """Refuses a claim for devices that the driver never has.
+
+    Args:
+        name: ``claim namespace/name``, for messages.
+        spec: the claim.
+        driver: the driver's name.
+
+    Raises:
+        ClaimRefused: a request is for a card for a virtual machine.
+    """
+    for index, request in enumerate(spec.devices.requests):
+        queries = [("exactly", request.exactly)] if request.exactly is not None else []
+        queries += [(f"firstAvailable[{number}]", each) for number, each in enumerate(request.first_available)]
+        for place, query in queries:
+            if query is not None and query.device_class_name == f"vfio.{driver}":
+                raise ClaimRefused(
+                    f"{name}: spec.devices.requests[{index}].{place}.deviceClassName is {query.device_class_name}:"
+                    " cards are not given to virtual machines"
+                )
