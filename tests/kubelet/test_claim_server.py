@@ -20,10 +20,10 @@ from tessera.clock import SystemClock
 from tessera.kubelet.grpc import REGISTERED, GrpcKubelet
 from tessera.kubelet.inotify import watch_folder
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError, PreparedDevice
-from tessera.kubelet.methods import CLAIM_SERVICES, GET_INFO, NOTIFY_STATUS, OPTIONS, PREPARE, UNPREPARE, WATCH_HEALTH
 from tessera.kubelet.proto import dra_pb2 as dra
 from tessera.kubelet.proto import drahealth_pb2 as health
 from tessera.kubelet.proto import pluginregistration_pb2 as registration
+from tessera.kubelet.wire import CLAIM_SERVICES, GET_INFO, NOTIFY_STATUS, OPTIONS, PREPARE, UNPREPARE, WATCH_HEALTH
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient, ClaimRegistry
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ import grpc.aio
 import pytest
 
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
-from tessera.kubelet.methods import LIST_AND_WATCH
 from tessera.kubelet.plugin_server import PluginServer, iterate_until
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.wire import LIST_AND_WATCH
 
 
 @pytest.mark.parametrize("cancels", [1, 2, 3])

@@ -36,7 +36,6 @@ import grpc.aio
 from tessera.clock import Clock
 from tessera.kubelet.inotify import FolderWatch
 from tessera.kubelet.interfaces import PRE_START_TIMEOUT, ClaimPlugin, DevicePlugin, PodResources
-from tessera.kubelet.methods import LIST, OPTIONS, REGISTER
 from tessera.kubelet.plugin_server import PluginServer
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
@@ -52,7 +51,7 @@ from tessera.kubelet.sockets import (
     plugin_socket,
     remove_leftovers,
 )
-from tessera.kubelet.wire import VERSION, options_to_wire, pod_from_wire
+from tessera.kubelet.wire import LIST, OPTIONS, REGISTER, VERSION, options_to_wire, pod_from_wire
 
 #: Kubelet dials the plugin back before it answers Register and gives that 10 s; a little more for the rest.
 REGISTER_TIMEOUT = 15.0

@@ -12,7 +12,8 @@ import grpc
 import grpc.aio
 
 from tessera.kubelet.interfaces import DevicePlugin, PluginError
-from tessera.kubelet.methods import (
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.wire import (
     ALLOCATE,
     DEVICE_PLUGIN,
     GET_OPTIONS,
@@ -20,15 +21,12 @@ from tessera.kubelet.methods import (
     LIST_AND_WATCH,
     OPTIONS,
     PRE_START,
-    service,
-)
-from tessera.kubelet.proto import deviceplugin_pb2 as dp
-from tessera.kubelet.wire import (
     allocations_to_wire,
     devices_to_wire,
     options_to_wire,
     preferences_to_wire,
     preferred_from_wire,
+    service,
 )
 
 T = TypeVar("T")

@@ -28,7 +28,12 @@ from tessera.kubelet.interfaces import (
     PluginError,
     PreparedDevice,
 )
-from tessera.kubelet.methods import (
+from tessera.kubelet.plugin_server import iterate_until
+from tessera.kubelet.proto import dra_pb2 as dra
+from tessera.kubelet.proto import drahealth_pb2 as health
+from tessera.kubelet.proto import pluginregistration_pb2 as registration
+from tessera.kubelet.sockets import claim_sockets, is_listening, remove_leftovers
+from tessera.kubelet.wire import (
     CLAIM_HEALTH,
     CLAIM_SERVICES,
     GET_INFO,
@@ -41,11 +46,6 @@ from tessera.kubelet.methods import (
     Method,
     service,
 )
-from tessera.kubelet.plugin_server import iterate_until
-from tessera.kubelet.proto import dra_pb2 as dra
-from tessera.kubelet.proto import drahealth_pb2 as health
-from tessera.kubelet.proto import pluginregistration_pb2 as registration
-from tessera.kubelet.sockets import claim_sockets, is_listening, remove_leftovers
 
 #: ``type`` of a driver of claims in kubelet's registry.
 TYPE = "DRAPlugin"

@@ -25,7 +25,7 @@ from tessera.clock import Clock
 from tessera.dashboard.proto import externalscaler_pb2 as keda
 from tessera.dashboard.view.external_metrics import require_fresh, value_of
 from tessera.kube.client.errors import ServiceUnavailable
-from tessera.kubelet.methods import Method, service
+from tessera.kubelet.wire import Method, service
 from tessera.limits import SCALER_CALLS, SCALER_MESSAGE
 from tessera.signals.page import LOAD, SIGNALS, SignalsPage
 

@@ -8,6 +8,6 @@ repository's root::
     cd src && ../.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. tessera/kubelet/proto/*.proto
 
 All packages are registered in protobuf's global pool by their file path; the path below ``src`` keeps that path apart
-from any other copy of kubelet's API in the same process. Services are not generated: :mod:`tessera.kubelet.methods`
+from any other copy of kubelet's API in the same process. Services are not generated: :mod:`tessera.kubelet.wire`
 lists their few methods by name.
 """

@@ -24,7 +24,10 @@ from tessera.kubelet.interfaces import (
     PluginError,
     PreparedDevice,
 )
-from tessera.kubelet.methods import (
+from tessera.kubelet.proto import dra_pb2 as dra
+from tessera.kubelet.proto import drahealth_pb2 as health
+from tessera.kubelet.proto import pluginregistration_pb2 as registration
+from tessera.kubelet.wire import (
     CLAIM_SERVICES,
     GET_INFO,
     NOTIFY_STATUS,
@@ -33,9 +36,6 @@ from tessera.kubelet.methods import (
     UNPREPARE,
     WATCH_HEALTH,
 )
-from tessera.kubelet.proto import dra_pb2 as dra
-from tessera.kubelet.proto import drahealth_pb2 as health
-from tessera.kubelet.proto import pluginregistration_pb2 as registration
 
 _log = logging.getLogger(__name__)
 

@@ -7,11 +7,20 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from tessera.kubelet.methods import GET, GET_ALLOCATABLE, LIST, OPTIONS, POD_RESOURCES, REGISTER, REGISTRATION, service
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
 from tessera.kubelet.sockets import KUBELET_SOCKET
-from tessera.kubelet.wire import VERSION
+from tessera.kubelet.wire import (
+    GET,
+    GET_ALLOCATABLE,
+    LIST,
+    OPTIONS,
+    POD_RESOURCES,
+    REGISTER,
+    REGISTRATION,
+    VERSION,
+    service,
+)
 from tessera_lab.kubelet.device_plugins.plugin_client import (
     GrpcPluginClient,
     PodResourcesSource,

@@ -25,7 +25,8 @@ from tessera.kubelet.interfaces import (
     PodResources,
     PreferredRequest,
 )
-from tessera.kubelet.methods import (
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.wire import (
     ALLOCATE,
     GET_OPTIONS,
     GET_PREFERRED,
@@ -36,7 +37,6 @@ from tessera.kubelet.methods import (
     Request,
     Response,
 )
-from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera_lab.kubelet.device_plugins.wire import (
     allocate_to_wire,
     allocations_from_wire,

@@ -7,8 +7,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from tessera.kubelet.methods import REGISTER
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.wire import REGISTER
 from tessera_lab.kubelet.device_plugins.grpc_servers import RegistrationServer
 from tessera_lab.kubelet.device_plugins.plugin_client import is_extended_resource_name
 
