@@ -97,8 +97,6 @@ def test_pods_have_waited_until_the_answer_not_until_the_page_was_made() -> None
 def test_an_empty_queue_is_said_in_words() -> None:
     assert _lines() == ["No pod waits for slices."]
     assert _lines(namespace="team") == ["No pod of namespace team waits for slices."]
-    old = QueueReading(page=QueuePage(taken=NOW, age=9.4))
-    assert list(queue_lines(old, None)) == ["No pod waits for slices; pods of the last 9s are not known yet."]
 
 
 def test_of_a_pod_that_does_not_wait_nothing_is_said_about_others() -> None:

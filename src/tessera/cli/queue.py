@@ -290,8 +290,7 @@ def queue_lines(
         among = f" among the first; {page.omitted:,} more wait" if page.omitted else ""
         named = "" if pod is None else f' "{one_line(pod)}"'
         where = "" if namespace is None else f" of namespace {namespace}"
-        new = f"; pods of the last {age(page.age)} are not known yet" if page.age >= 1 else ""
-        yield f"No pod{named}{where} waits for slices{among}{new}."
+        yield f"No pod{named}{where} waits for slices{among}."
         return
     header: Sequence[str] = _TOLD_HEADER if found.told else _HEADER
     now = page.answered

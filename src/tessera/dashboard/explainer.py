@@ -41,8 +41,8 @@ OF_NODES = "-"
 OWNED_EXPLAINED = 50
 #: Kinds of a namespace that add facts for a reader who may list them there: plural names.
 NAMESPACE_FACTS = (EVENTS.plural, RESOURCE_QUOTAS.plural)
-#: Most seconds of age of the controller's queue for a pod that waits: ``tessera why`` shows no older one.
-_FRESH = 1.0
+#: Most seconds of age of the controller's queue for a pod that waits: ``tessera why`` and ``queue`` show no older one.
+FRESH = 1.0
 _NO_PAGES = FleetUsage()
 
 
@@ -128,7 +128,7 @@ class PrivateExplainer:
     ) -> "Answer":
         alone = len(pods) == 1 and not name.startswith(OWNED_BY)
         waits = any(not each.spec.node_name for each in pods)
-        queue = await self._source.read_queue(_FRESH if alone and waits else PERIOD)
+        queue = await self._source.read_queue(FRESH if waits else PERIOD)
         events, quotas = await self._source.read_namespace(pods[0], readable) if alone else (None, None)
         await self._source.read_order()
         page = queue if isinstance(queue, QueuePage) else None

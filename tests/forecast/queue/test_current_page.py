@@ -1,15 +1,16 @@
-"""Between two rounds the page leaves out pods that wait no more, and counts positions without them."""
+"""Between two rounds the page follows the pods that wait: who left, who came, and what the last plan said."""
 
 from dataclasses import replace
 
 import pytest
 from tests.support.forecast_cluster import ForecastCluster
 
-from tessera.api.names import GATE, NodeName
+from tessera.api.names import GATE, NodeName, PodUid
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.forecast.queue import competition
-from tessera.forecast.queue_page import QueuePage
+from tessera.forecast.queue_page import ExpectedStart, QueuePage
+from tessera.reasons.reason import NoNode
 
 WHOLE = "7g.40gb"
 
@@ -88,3 +89,29 @@ def test_a_deleted_pod_that_another_gate_holds_leaves_the_page(cluster: Forecast
     assert [row.name for row in _page(cluster).pods] == ["held"]
     cluster.remove(held)
     assert _page(cluster).pods == ()
+
+
+def test_a_new_pod_is_on_the_page_at_once_and_gets_its_place_with_the_next_round(cluster: ForecastCluster) -> None:
+    """``tessera why`` said that it waits, and ``tessera queue`` for up to 15 s that no such pod does."""
+    _waits(cluster, "first")
+    cluster.forecast()
+    _waits(cluster, "second")
+    now = _page(cluster)
+    assert [(row.name, row.reason, row.position) for row in now.pods] == [("first", "full", 1), ("second", "full", 0)]
+    assert now.pods[1].why == cluster.slicer.state.pods.reason_of(PodUid("uid-second"))
+    assert now.pods[1].start == ExpectedStart()
+    assert _page(cluster) is now, "nothing has changed"
+    assert _positions(cluster.forecast()) == [("first", 1, 2), ("second", 2, 2)]
+
+
+def test_a_pod_that_a_later_plan_refuses_for_another_reason_says_that(cluster: ForecastCluster) -> None:
+    _waits(cluster, "on-one", "n1")
+    cluster.forecast()
+    cluster.slicer.state.pods.waiting[PodUid("uid-on-one")].reason = NoNode(())
+    (row,) = _page(cluster).pods
+    assert (row.reason, row.why, row.position, row.start.p50) == ("no-node", NoNode(()), 0, None)
+
+
+def test_of_a_replica_that_does_not_lead_nothing_is_added(cluster: ForecastCluster) -> None:
+    _waits(cluster, "first")
+    assert _page(cluster) == QueuePage()

@@ -19,7 +19,7 @@ from tessera.clock import Clock
 from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.access.visitors import NotNowError
 from tessera.dashboard.aliases import Aliases, name_own_nodes
-from tessera.dashboard.explainer import NAMESPACE_FACTS, PrivateExplainer
+from tessera.dashboard.explainer import FRESH, NAMESPACE_FACTS, PrivateExplainer
 from tessera.dashboard.past import PastError, PastReader
 from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
@@ -139,7 +139,7 @@ class ViewAnswers:
             return await self._make_usage(visibility)
         if resource is not WAITING_PODS:
             return await asyncio.to_thread(self._make_map, visibility, await self._source.read_fleet())
-        page = await self._source.read_queue()
+        page = await self._source.read_queue(FRESH)
         if isinstance(page, str):
             text = f"nobody says which pods wait: {page}"
             raise ServiceUnavailable(Status(code=503, reason="ServiceUnavailable", message=text))

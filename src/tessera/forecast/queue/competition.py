@@ -1,28 +1,38 @@
 """The order of waiting pods, and each one's position among those that compete for the same room.
 
-The queue's page is brought up to date between two rounds: without the pods that wait no more. A round takes some time,
-and the next one comes later still. After the end of many pods the page would show them meanwhile, and count them in the
-positions of the others.
+The queue's page is brought up to date between two rounds: without the pods that wait no more, with those that have
+come, and with what the last plan said of each, so that ``tessera queue``, ``tessera why`` and the live page of one
+second agree. A round takes some time, and the next one comes later still. Positions count without the pods that have
+left; expected starts, and the positions of new pods, come with the next round.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
 from tessera.api.names import NodeName, PodUid
+from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.cycle.order import FairOrder
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.controller.slicing.state.waiting_pod import competes_for_room
-from tessera.forecast.queue_page import QueuedPod, QueuePage
-from tessera.reasons.reason import OtherGate, SharedClaim
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
+from tessera.reasons.reason import OtherGate, Planning, Reason, SharedClaim
+from tessera.reasons.words import sentence
+from tessera.text import one_line
 
 #: Kinds of pods that wait no more, by the nodes that might have taken them, up to which positions are counted anew: the
 #: cost is so much for each row. With more kinds, positions stay as they are until the next round.
 _KINDS = 64
+#: Most pods: waiting pods on the controller's page `/queue`; the number of others is shown. Nobody reads more; each has
+#: some 500 bytes.
+QUEUE_PODS = 5_000
+#: Characters of a sentence: gates of others may have long names.
+_SENTENCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +95,50 @@ def _compete(one: int, other: int) -> bool:
 
 
 class CurrentPage:
-    """The page of one round, less the pods that have left since.
+    """The page of one round, brought up to date.
 
     Args:
         page: the page as the round made it.
         places: the places of all pods that waited when the round began, in their order.
+        told: what the last plan had said of each of its rows when it was made.
     """
 
-    def __init__(self, page: QueuePage, places: Sequence[Place] = ()) -> None:
+    def __init__(
+        self, page: QueuePage, places: Sequence[Place] = (), told: Mapping[PodUid, Reason | None] = MappingProxyType({})
+    ) -> None:
         self._page = page
         self._places = places
+        self._told = told
         #: Rows of pods that other gates hold, or that follow another pod; they have no place.
         self._held = [row for row in page.pods if isinstance(row.why, OtherGate | SharedClaim)]
-        #: The last answer, and the pods that it leaves out.
+        self._known = {each.pod.uid for each in places} | {PodUid(row.uid) for row in self._held}
+        #: The last answer, and what it rests on.
         self._current = page
-        self._gone: AbstractSet[PodUid] = frozenset()
+        self._rests_on: tuple[object, ...] = (frozenset(), {}, {})
 
     def read(self, state: SlicerState) -> QueuePage:
-        """Returns the page without the pods that wait no more; positions count the others."""
+        """Returns the page without the pods that wait no more, with new ones, and with what the last plans said."""
+        if not self._page.leads:
+            return self._page
         pods = state.cluster.pods
         gone = {each.pod.uid for each in self._places if each.pod.uid not in pods or each.pod.uid not in state.waiting}
         gone |= {PodUid(row.uid) for row in self._held if row.uid not in pods or pods[PodUid(row.uid)].node}
-        if gone != self._gone:
-            self._gone = gone
-            omitted = self._page.omitted - len(gone - {row.uid for row in self._page.pods})
-            rows = tuple(self._rows(gone))
-            self._current = msgspec.structs.replace(self._page, pods=rows, omitted=max(0, omitted))
+        reasons = ((uid, before, state.pods.reason_of(uid)) for uid, before in self._told.items() if uid not in gone)
+        changed = {uid: now for uid, before, now in reasons if now is not before and now != before}
+        new = {
+            uid: state.pods.reason_of(uid)
+            for uid in state.waiting
+            if uid not in self._known and uid in pods and pods[uid].ready_to_place
+        }
+        if (gone, changed, new) != self._rests_on:
+            self._rests_on = (gone, changed, new)
+            rows = [_replanned(row, changed) for row in self._rows(gone)]
+            first = [row for row in rows if not isinstance(row.why, OtherGate | SharedClaim)]
+            added = [row_of(pods[uid], reason or Planning()) for uid, reason in new.items()]
+            added = sorted(added, key=lambda row: (row.since, row.key))[: max(0, QUEUE_PODS - len(rows))]
+            omitted = self._page.omitted - len(gone - {row.uid for row in self._page.pods}) + len(new) - len(added)
+            rows = [*first, *added, *rows[len(first) :]]
+            self._current = msgspec.structs.replace(self._page, pods=tuple(rows), omitted=max(0, omitted))
         return self._current
 
     def _rows(self, gone: AbstractSet[PodUid]) -> Iterator[QueuedPod]:
@@ -128,6 +156,35 @@ class CurrentPage:
                 yield msgspec.structs.replace(row, position=row.position - ahead[uid], of=of)
             elif uid not in gone:
                 yield row
+
+
+def _replanned(row: QueuedPod, changed: Mapping[PodUid, Reason | None]) -> QueuedPod:
+    """The row with what a plan has said since; the next round reckons its start anew."""
+    if row.uid not in changed:
+        return row
+    reason = changed[PodUid(row.uid)] or Planning()
+    row = msgspec.structs.replace(row, reason=reason.case, detail=one_line(sentence(reason), _SENTENCE), why=reason)
+    if reason.waits_for_room:
+        return row
+    return msgspec.structs.replace(row, position=0, of=0, start=ExpectedStart(starts=row.start.starts))
+
+
+def row_of(pod: PodInfo, reason: Reason, place: Place | None = None, start: ExpectedStart | None = None) -> QueuedPod:
+    """Returns the row of a waiting pod."""
+    return QueuedPod(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        profiles=pod.profiles,
+        since=parse_time_or_zero(pod.created),
+        priority=pod.priority,
+        position=0 if place is None else place.position,
+        of=0 if place is None else place.of,
+        reason=reason.case,
+        detail=one_line(sentence(reason), _SENTENCE),
+        why=reason,
+        start=start or ExpectedStart(),
+    )
 
 
 def _count_ahead(competing: Sequence[Place], gone: AbstractSet[PodUid]) -> Iterator[tuple[PodUid, int]]:

@@ -21,7 +21,7 @@ from tessera.forecast.calibration import Calibration, FirstForecast, Outcomes, R
 from tessera.forecast.history_text import History
 from tessera.forecast.lives import LIFE_NAME, LifeEstimator
 from tessera.forecast.past_times import LEAST_LONGER_WAITS, RecentStarts, SurvivalCurve
-from tessera.forecast.queue.competition import CurrentPage, Place, places, waiting_in_order
+from tessera.forecast.queue.competition import QUEUE_PODS, CurrentPage, Place, places, row_of, waiting_in_order
 from tessera.forecast.queue.held_back import HeldBack
 from tessera.forecast.queue.job_deadlines import JobDeadlines
 from tessera.forecast.queue.lease_tracker import LeaseTracker, TrackedPod
@@ -48,8 +48,6 @@ from tessera.forecast.simulation import (
 )
 from tessera.placement.card_table import CardTable
 from tessera.reasons.reason import OtherGate, Reason, SharedClaim
-from tessera.reasons.words import sentence
-from tessera.text import one_line
 
 #: Seconds until the slices of a pod that has ended are free.
 RELEASE_SECONDS = 10.0
@@ -177,12 +175,7 @@ class SituationReader:
 #: Most pods: waiting pods, the first in their order that compete for room, whose start is simulated; the others have a
 #: position alone. Those behind start when these have started.
 FORECAST_PODS = 1_000
-#: Most pods: waiting pods on the controller's page `/queue`; the number of others is shown. Nobody reads more; each has
-#: some 500 bytes.
-QUEUE_PODS = 5_000
 
-#: Characters of a sentence: gates of others may have long names.
-_SENTENCE = 1_000
 #: Pods of one namespace and size that still wait and count among past waits: fewer than a tenth of the waits of a size
 #: that is well known, so that no namespace moves the late end alone.
 _WAITING_SAMPLES = 5
@@ -232,7 +225,7 @@ class Forecaster:
 
     Attributes:
         page: the last forecast as it was made.
-        current: the same without the pods that have left since.
+        current: the same, brought up to date whenever it is read.
     """
 
     def __init__(self, history: History) -> None:
@@ -286,23 +279,25 @@ class Forecaster:
         waits = yield from self._wait_curves(begun)
         known = _Known(now, simulation, numbers, PublishedReasons(state, held_back), waits)
         rows: list[QueuedPod] = []
+        told: dict[PodUid, Reason | None] = {}
         same: dict[tuple[str, ...], int] = {}
         searched = 0
         for number, pod in enumerate(begun.waiting, 1):
             profiles = tuple(sorted(pod.profiles))
             same[profiles] = same.get(profiles, 0) + (begun.places[pod.uid].position > 0)
             if len(rows) < QUEUE_PODS and pod.uid in state.waiting:
+                told[pod.uid] = state.pods.reason_of(pod.uid)
                 rows.append(self._row(begun.places[pod.uid], known, max(1, same[profiles])))
             if number % _ROWS_A_PIECE == 0 or known.reasons.searches > searched:
                 searched = known.reasons.searches
                 yield
         starts = {row.uid: row.start for row in rows}
         rows += [
-            _row(pod, SharedClaim(first.key), start=starts.get(first.uid))
+            row_of(pod, SharedClaim(first.key), start=starts.get(first.uid))
             for pod, first in followers[: QUEUE_PODS - len(rows)]
         ]
         gated = _held_by_others(state)
-        rows += [_row(pod, OtherGate(pod.earlier_gates)) for pod in gated[: QUEUE_PODS - len(rows)]]
+        rows += [row_of(pod, OtherGate(pod.earlier_gates)) for pod in gated[: QUEUE_PODS - len(rows)]]
         omitted = len(begun.waiting) + len(followers) + len(gated) - len(rows)
         spare = tuple(
             SpareSlices(
@@ -317,7 +312,7 @@ class Forecaster:
             for profile, (free, wanted) in found.items()
         )
         self.page = QueuePage(leads=True, taken=now, pods=tuple(rows), omitted=max(0, omitted), spare=spare)
-        self.current = CurrentPage(self.page, [begun.places[pod.uid] for pod in begun.waiting])
+        self.current = CurrentPage(self.page, [begun.places[pod.uid] for pod in begun.waiting], told)
 
     def _count_outcomes(self, state: SlicerState, now: float) -> None:
         started = {each.uid: self._started(each.uid, now) for each in state.allocations if not each.given_up}
@@ -330,7 +325,7 @@ class Forecaster:
 
     def _row(self, place: Place, known: _Known, among_same: int) -> QueuedPod:
         reason = known.reasons.find(place.pod, place.nodes)
-        return _row(place.pod, reason, place, self._start(place.pod, reason, known, among_same))
+        return row_of(place.pod, reason, place, self._start(place.pod, reason, known, among_same))
 
     def _start(self, pod: PodInfo, reason: Reason, known: _Known, among_same: int) -> ExpectedStart:
         profiles, now = tuple(sorted(pod.profiles)), known.now
@@ -416,20 +411,3 @@ def _held_by_others(state: SlicerState) -> Sequence[PodInfo]:
         and not (pod.finished or pod.terminating)
     )
     return sorted(found, key=lambda pod: (pod.created, pod.key))
-
-
-def _row(pod: PodInfo, reason: Reason, place: Place | None = None, start: ExpectedStart | None = None) -> QueuedPod:
-    return QueuedPod(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        profiles=pod.profiles,
-        since=parse_time_or_zero(pod.created),
-        priority=pod.priority,
-        position=0 if place is None else place.position,
-        of=0 if place is None else place.of,
-        reason=reason.case,
-        detail=one_line(sentence(reason), _SENTENCE),
-        why=reason,
-        start=start or ExpectedStart(),
-    )
