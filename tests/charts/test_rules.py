@@ -16,6 +16,7 @@ from tessera.cli.base.controller_options import check_hosts, check_keys
 from tessera.cli.base.durations import parse_duration
 from tessera.cli.install.choices import PAGE_PORTS
 from tessera.cli.install.command import command as install_command
+from tessera.cli.webhook import parse_options
 from tessera.dashboard.names import PageNames
 from tessera.driver.build.orders import BuildSettings, check_settings
 from tessera.mig.models import MODELS, WHOLE_MODELS
@@ -199,3 +200,15 @@ def test_an_image_that_nobody_can_pull_is_refused_with_the_commands_that_make_on
     for name in ("registry.example/tessera", "docker.io/library/tessera"):
         values = {"tessera": {"image": {"repository": name}}}
         assert f"{name}:{__version__}" in helm.run("template", "tessera", str(FOLDER), *real, values=values).stdout
+
+
+def test_the_webhook_knows_the_keys_of_pods_that_options_of_the_controller_name(helm: Helm) -> None:
+    options = ["--usage-user", "tessera.dev/customer", "--team-label=tessera.dev/team", "--usage-label=app"]
+    objects = helm.template({"tessera": {"controller": {"extraArgs": options}}}, "tessera-system")
+    (webhook,) = (
+        each for each in objects if (each["kind"], each["metadata"]["name"]) == ("Deployment", "tessera-webhook")
+    )
+    (container,) = webhook["spec"]["template"]["spec"]["containers"]
+    found = [each for each in container["args"] if each.startswith("--pod-key")]
+    assert found == ["--pod-key=tessera.dev/customer", "--pod-key=app"]
+    assert parse_options(container["args"], {}).pod_keys == ("tessera.dev/customer", "app")

@@ -154,9 +154,13 @@ def workload(kind: TemplateKind, template: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(item: dict[str, Any], kind: dict[str, str], path: str, *nodes: GpuNode) -> Any:
+    return ask(Capabilities.of(nodes), item, kind, path)
+
+
+def ask(cluster: Capabilities, item: dict[str, Any], kind: dict[str, str], path: str) -> Any:
     request = {"uid": "u", "kind": kind, "operation": "CREATE", "object": item}
     body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    return msgspec.json.decode(Reviewer(Capabilities.of(nodes)).review(msgspec.json.encode(body), path))["response"]
+    return msgspec.json.decode(Reviewer(cluster).review(msgspec.json.encode(body), path))["response"]
 
 
 def is_sent(item: dict[str, Any], path: str, old: dict[str, Any] | None = None) -> bool:
@@ -225,6 +229,15 @@ def test_while_nodes_may_come_a_right_name_is_not_warned_of_and_a_wrong_one_is()
     for limits, warned in (({"nvidia.com/gpu": "1"}, False), ({"nvidia.com/gpus": "1"}, True)):
         found = answer(pod(Row(limits, ())), {"kind": "Pod", "group": ""}, REVIEW_PATH, A100, unread)
         assert ("warnings" in found) is warned
+
+
+def test_a_key_that_an_option_of_the_controller_names_is_known() -> None:
+    body = pod(Row({MIG: "1"}, (), labels={"tessera.dev/customer": "a"}))
+    kind = {"kind": "Pod", "group": ""}
+    assert "reads no label of this name" in text(answer(body, kind, REVIEW_PATH, A100))
+    cluster = Capabilities.of((A100,))
+    cluster.pod_keys = ("tessera.dev/customer",)
+    assert not text(ask(cluster, body, kind, REVIEW_PATH))
 
 
 def test_a_controller_is_not_warned_of_its_pods() -> None:

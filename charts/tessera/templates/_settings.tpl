@@ -244,5 +244,11 @@ values that are no mapping where the chart has one, and a text for a switch is o
 {{- $args := get (.Files.Get "files/workloads.json" | fromJson) "tessera-webhook" | dig "args" list -}}
 {{- if .Values.tessera.webhook.certManager.enabled }}{{ $args = append $args "--certificate-secret=tessera-webhook-tls" }}{{ end -}}
 {{- if ne .Values.tessera.claims.placement "scheduler" }}{{ $args = concat $args (include "tessera.claims.args" . | fromJsonArray) }}{{ end -}}
+{{- $names := false -}}
+{{- range .Values.tessera.controller.extraArgs -}}
+{{- if $names }}{{ $args = append $args (printf "--pod-key=%s" .) }}{{ $names = false -}}
+{{- else if has . (list "--usage-user" "--usage-label") }}{{ $names = true -}}
+{{- else if regexMatch "^--usage-(user|label)=" . }}{{ $args = append $args (printf "--pod-key=%s" (splitn "=" 2 .)._1) }}{{ end -}}
+{{- end -}}
 {{- concat $args .Values.tessera.webhook.extraArgs | toJson -}}
 {{- end -}}

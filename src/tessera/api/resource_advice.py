@@ -12,7 +12,7 @@ Run:ai (annotations ``gpu-memory`` in MiB, ``gpu-fraction``), nos (``nvidia.com/
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 import msgspec
@@ -289,13 +289,23 @@ _LONGEST = 63
 _KAI = frozenset({"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"})
 
 
-def misplaced_on_pod(pod: Pod, is_node_label: Callable[[str], object]) -> Iterator[str]:
-    """The keys of a pod that have no effect where they stand; a selector by the name of a resource selects no node."""
+def misplaced_on_pod(
+    pod: Pod, is_node_label: Callable[[str], object], configured: Collection[str] | None = None
+) -> Iterator[str]:
+    """The keys of a pod that have no effect where they stand; a selector by the name of a resource selects no node.
+
+    Args:
+        pod: the pod.
+        is_node_label: whether a node has this label.
+        configured: keys of pods that options of the controller name; None if they are not known.
+    """
     meta, kai = pod.metadata, pod.spec.scheduler_name in {"", DEFAULT_SCHEDULER}
     of_tessera = meta.namespace == SYSTEM_NAMESPACE
     for section, keys in (("annotation", meta.annotations), ("label", meta.labels)):
         for key in sorted(keys):
-            if right := _right_section(section, key, kai=kai) or ("" if of_tessera else _unknown(section, key)):
+            if right := _right_section(section, key, kai=kai) or (
+                "" if of_tessera else _unknown(section, key, configured)
+            ):
                 yield f"its {section} {key} has no effect: {right}"
     for key in sorted(pod.spec.node_selector):
         if (right := _right_section("nodeSelector", key, kai=kai)) and not is_node_label(key):
@@ -318,11 +328,13 @@ def _right_section(section: str, key: str, *, kai: bool) -> str:
     return ""
 
 
-def _unknown(section: str, key: str) -> str:
+def _unknown(section: str, key: str, configured: Collection[str] | None) -> str:
     known = _ANNOTATIONS if section == "annotation" else _LABELS
-    if not key.startswith(OWN_DOMAIN) or key in known or key in _OTHERS:
+    if not key.startswith(OWN_DOMAIN) or key in known or key in _OTHERS or key in (configured or ()):
         return ""
     names = sorted(each.removeprefix(OWN_DOMAIN) for each in known if each.startswith(OWN_DOMAIN))
     close = get_close_matches(key.removeprefix(OWN_DOMAIN)[:_LONGEST], names, n=1, cutoff=0.6)
-    meant = f"; did you mean {OWN_DOMAIN}{close[0]}?" if close else ""
-    return f"Tessera reads no {section} of this name{meant}"
+    if close:
+        return f"Tessera reads no {section} of this name; did you mean {OWN_DOMAIN}{close[0]}?"
+    unless = ", unless the controller's --usage-user or --usage-label names it" if configured is None else ""
+    return f"Tessera reads no {section} of this name{unless}"

@@ -10,6 +10,7 @@ import click
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.claim_options import claim_driver_option
 from tessera.cli.base.connection import connect, report_errors, server_options
+from tessera.cli.base.controller_options import check_key
 from tessera.cli.base.process import address_option, log_option, run_process, start_log
 
 
@@ -45,6 +46,15 @@ from tessera.cli.base.process import address_option, log_option, run_process, st
     show_default=True,
     help="Cards of nodes that may come: known, those that present nodes have; any, which admits also what no present "
     "node could ever hold.",
+)
+@click.option(
+    "--pod-key",
+    "pod_keys",
+    multiple=True,
+    metavar="KEY",
+    callback=lambda ctx, param, keys: tuple(check_key(ctx, param, each) for each in keys),
+    help="A key of pods that tessera controller --usage-user or --usage-label names, so that no warning calls it"
+    " unknown; repeatable.",
 )
 @claim_driver_option("Put the gate on pods with ResourceClaims for devices of this driver.  [default: none]")
 @address_option
@@ -84,6 +94,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
         extra_names=tuple(values["extra_name"]),
         claims=_pod_claims(values["claim_driver"]),
         any_new_nodes=values["new_nodes"] == "any",
+        pod_keys=values["pod_keys"],
     )
 
 

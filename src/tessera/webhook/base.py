@@ -145,6 +145,7 @@ class WebhookOptions:
         health_port: plain HTTP port for ``/healthz`` and ``/readyz``; None for no such port.
         extra_names: further DNS names or IP addresses of the certificate, for a webhook reached by URL.
         any_new_nodes: nodes with other cards than those present may come, so their pods are admitted.
+        pod_keys: keys of pods that options of the controller name, as ``--usage-user``.
         claims: makes what knows pods' ResourceClaims; None if no pod of them is gated.
         certificate_days: days for which a certificate is valid; it is replaced after two thirds of them.
         on_listening: called with address and port once the TLS server is open.
@@ -161,6 +162,7 @@ class WebhookOptions:
     health_port: int | None = 8081
     extra_names: tuple[str, ...] = ()
     any_new_nodes: bool = False
+    pod_keys: tuple[str, ...] = ()
     claims: "MakePodClaims | None" = None
     certificate_days: int = 90
     on_listening: OnListening | None = None

@@ -15,7 +15,7 @@ A profile of a node is on demand where the offers or the Instaslice object say s
 advertises it. It is never both.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -198,6 +198,7 @@ class Capabilities:
     Args:
         any_new_nodes: nodes with other cards than those present may come.
         new_nodes: the nodes that may turn out to have GPUs; None if there are none.
+        pod_keys: keys of pods that options of the controller name.
 
     Attributes:
         labels: the nodes' labels.
@@ -217,7 +218,14 @@ class Capabilities:
         groups: nodes of the groups that an autoscaler can make.
     """
 
-    def __init__(self, *, any_new_nodes: bool = False, new_nodes: UndecidedNodes | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        any_new_nodes: bool = False,
+        new_nodes: UndecidedNodes | None = None,
+        pod_keys: Collection[str] = (),
+    ) -> None:
+        self.pod_keys = pod_keys
         self.any_new_nodes = self._allows_any = any_new_nodes
         self._new_nodes = new_nodes
         self.labels, self.fields = LabelIndex(), LabelIndex()

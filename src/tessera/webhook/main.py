@@ -233,7 +233,9 @@ class WebhookReplica:
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self._new_nodes = UndecidedNodes(clock.now)
-        self.capabilities = Capabilities(any_new_nodes=options.any_new_nodes, new_nodes=self._new_nodes)
+        self.capabilities = Capabilities(
+            any_new_nodes=options.any_new_nodes, new_nodes=self._new_nodes, pod_keys=options.pod_keys
+        )
         self.capabilities.set_groups(None)
         self._gpus = GpuNodeWatcher(self.capabilities)
         self._groups = Informer(

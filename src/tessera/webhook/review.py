@@ -104,7 +104,9 @@ def find_warnings(
     meta = pod.get("metadata") or {}
     labels = ObjectMeta(annotations=meta.get("annotations") or {}, labels=meta.get("labels") or {})
     selects = PodSpec(node_selector=spec.get("nodeSelector") or {}, scheduler_name=spec.get("schedulerName") or "")
-    misplaced = misplaced_on_pod(Pod(metadata=labels, spec=selects), capabilities.labels.nodes_with_key)
+    misplaced = misplaced_on_pod(
+        Pod(metadata=labels, spec=selects), capabilities.labels.nodes_with_key, capabilities.pod_keys
+    )
     yield from (each.removeprefix("its ") for each in islice(misplaced, _WARNINGS))
     if not asked:
         return
