@@ -12,7 +12,7 @@ from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, JoinedCa
 from tessera.api.queues import Queue
 from tessera.controller.cluster.volumes import NodeModels
 from tessera.dashboard.aliases import Aliases, Objects
-from tessera.explain.order_objects import OrderObjects
+from tessera.explain.snapshot import OrderObjects
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.reasons.reason import Blocker, Full
 from tessera.visibility import FULL, Redactor, Visibility

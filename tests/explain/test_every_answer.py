@@ -29,10 +29,9 @@ from tests.reasons.test_words import WORDS
 from tessera import explain
 from tessera.api.queues import Queue, Share
 from tessera.explain.explanation import Explanation
-from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pod_health import NO_ROOM
 from tessera.explain.rollouts import WAITS
-from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.explain.snapshot import ClusterView, OrderObjects, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
 from tessera.kube.resources import Condition, Pod
 from tessera.reasons.reason import GangNoRoom, NeverFits, NoNode, UnknownProfile

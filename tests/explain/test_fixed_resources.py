@@ -11,9 +11,8 @@ from tests.explain.test_pods import answer as why_here
 from tessera.api.names import GATE, PLACEMENT_LABEL, PLACEMENT_MANAGED
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.explain.explanation import Explanation
-from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
-from tessera.explain.snapshot import NODES_COMPARED, ClusterView, Snapshot
+from tessera.explain.snapshot import NODES_COMPARED, ClusterView, OrderObjects, Snapshot
 from tessera.kube.resources import Namespace, Node, Pod
 
 SHARED = "nvidia.com/gpu.shared"

@@ -12,8 +12,7 @@ from tests.explain.test_pods import pod as pod_of
 
 from tessera.clock import rfc3339
 from tessera.explain.explanation import Explanation
-from tessera.explain.order_objects import OrderObjects
-from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.explain.snapshot import ClusterView, OrderObjects, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
 from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.resources import Namespace, Node, ObjectReference, Pod, ResourceQuota, Uid

@@ -30,9 +30,8 @@ from tessera.clock import rfc3339
 from tessera.controller.slicing.planner import Planner
 from tessera.explain.asked_object import Query, parse_query
 from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
-from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
-from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.explain.snapshot import ClusterView, OrderObjects, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
 from tessera.forecast.queue_page import QueuedPod, QueuePage, decode_page
 from tessera.kube.resources import (

@@ -22,7 +22,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeTopology, NodeUsage
 from tessera.api.queues import ANY_NAMESPACE
-from tessera.explain.order_objects import OrderObjects
+from tessera.explain.snapshot import OrderObjects
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.visibility import HIDDEN, Redactor, Visibility

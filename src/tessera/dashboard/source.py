@@ -31,7 +31,8 @@ from tessera.dashboard.kueue_source import KueueReader, KueueSource
 from tessera.dashboard.node_documents import node_documents
 from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.explanation import Explanation
-from tessera.explain.order_objects import OrderObjects, read_order_objects
+from tessera.explain.order_objects import read_order_objects
+from tessera.explain.snapshot import OrderObjects
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden

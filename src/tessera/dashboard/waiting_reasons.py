@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from tessera.api.instaslice import Instaslice
 from tessera.dashboard.card_documents import waiting_pod
 from tessera.explain.explanation import Explanation
-from tessera.explain.order_objects import OrderObjects
 from tessera.explain.pods import explain_pod
-from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.explain.snapshot import ClusterView, OrderObjects, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Node, Pod
 

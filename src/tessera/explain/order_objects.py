@@ -7,40 +7,22 @@ What the API server does not answer does too, and is named.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tessera.api.names import LAST_GATES, MODEL_LABEL
 from tessera.api.pod_annotations import POD_GROUP_LABEL, POD_GROUPS, read_pod_group
-from tessera.api.queues import QUEUES, Queue, read_queue
+from tessera.api.queues import QUEUES, read_queue
+from tessera.explain.snapshot import OrderObjects
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered
-from tessera.kube.resources import NAMESPACES, Namespace, Pod
+from tessera.kube.resources import NAMESPACES, Pod
 from tessera.kube.resources.meta import Resource
 
 if TYPE_CHECKING:
     from tessera.controller.cluster.volumes import NodeModels
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderObjects:
-    """What was read.
-
-    Attributes:
-        namespaces: all namespaces.
-        queues: the Queue objects.
-        pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
-        last_gates: gates whose owners exist in the cluster and go after Tessera.
-        models: the models that KServe has brought to nodes; read only if a pod names one.
-    """
-
-    namespaces: Sequence[Namespace] = ()
-    queues: Sequence[Queue] = ()
-    pod_groups: Mapping[str, int] | None = None
-    last_gates: frozenset[str] = frozenset()
-    models: "Sequence[NodeModels]" = ()
 
 
 async def read_order_lists(client: Client, failed: dict[str, str] | None = None) -> OrderObjects:

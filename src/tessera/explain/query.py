@@ -26,7 +26,6 @@ from tessera.clock import Clock
 from tessera.explain.asked_object import Query
 from tessera.explain.explanation import Explanation, ExplanationReport
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
-from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import (
@@ -54,6 +53,7 @@ from tessera.limits import NAMES_COMPARED
 if TYPE_CHECKING:
     from tessera.explain.claim_objects import ClaimObjects
     from tessera.explain.workloads import WorkloadState
+    from tessera.forecast.queue_page import QueuePage
     from tessera.kueue.positions import QueueReading
     from tessera.provisioning.milestones import ProvisioningRecord
 
@@ -74,7 +74,7 @@ NODE_EVENTS = "default"
 
 
 #: Reads the controller's queue, or returns why it cannot be read.
-ReadQueue = Callable[[Client], Awaitable[QueuePage | str]]
+ReadQueue = Callable[[Client], Awaitable["QueuePage | str"]]
 #: Asks somebody who may read more why the pods of a controller, by its UID, do not run.
 AskForPods = Callable[[str], Awaitable[Sequence[Explanation]]]
 
@@ -227,13 +227,13 @@ def _waits(pod: Pod) -> bool:
     return by_claims or any(gate.name == GATE for gate in pod.spec.scheduling_gates)
 
 
-async def _read_page(client: Client, read_queue: ReadQueue | None) -> QueuePage | None:
+async def _read_page(client: Client, read_queue: ReadQueue | None) -> "QueuePage | None":
     """The controller's queue, read after all else, so that it is no older; None if it cannot be read."""
     try:
         found = await read_queue(client) if read_queue is not None else None
     except (ApiError, OSError):
         return None
-    return found if isinstance(found, QueuePage) else None
+    return None if isinstance(found, str) else found
 
 
 async def _add_rollout(client: Client, snapshot: Snapshot, pod: Pod, failed: dict[str, str]) -> Snapshot:

@@ -20,19 +20,20 @@ from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import parse_rfc3339
-from tessera.explain.order_objects import OrderObjects
-from tessera.forecast.queue_page import QueuedPod, QueuePage
 from tessera.kube.client.errors import describe_unanswered
-from tessera.kube.resources import CoreEvent, Deployment, Lease, Node, Pod, ReplicaSet, ResourceQuota
+from tessera.kube.resources import CoreEvent, Deployment, Lease, Namespace, Node, Pod, ReplicaSet, ResourceQuota
 from tessera.kube.resources.meta import key_of
 from tessera.limits import LEASE_DURATION
 from tessera.mig.names import is_device_profile
 from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
+    from tessera.api.queues import Queue
+    from tessera.controller.cluster.volumes import NodeModels
     from tessera.controller.objects.pod_info import PodInfo
     from tessera.controller.slicing.slicer import Slicer
     from tessera.explain.claim_objects import ClaimObjects
+    from tessera.forecast.queue_page import QueuedPod, QueuePage
     from tessera.kueue.positions import QueueReading
     from tessera.provisioning.milestones import ProvisioningRecord
 
@@ -62,6 +63,25 @@ _LEASE_SLACK = 2.0
 _LEASE_SECONDS = 15
 #: Seconds by which two clocks that are set at all may differ; a renewal further in the future is forged.
 _CLOCKS_APART = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderObjects:
+    """What decides on the order of waiting pods, as far as it was read (:mod:`tessera.explain.order_objects`).
+
+    Attributes:
+        namespaces: all namespaces.
+        queues: the Queue objects.
+        pod_groups: sizes of gangs by key, as PodGroups state them; None in a cluster without the kind.
+        last_gates: gates whose owners exist in the cluster and go after Tessera.
+        models: the models that KServe has brought to nodes; read only if a pod names one.
+    """
+
+    namespaces: Sequence[Namespace] = ()
+    queues: "Sequence[Queue]" = ()
+    pod_groups: Mapping[str, int] | None = None
+    last_gates: frozenset[str] = frozenset()
+    models: "Sequence[NodeModels]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +125,7 @@ class Snapshot:
     deployments: Sequence[Deployment] = ()
     replica_sets: Sequence[ReplicaSet] = ()
     hides_labels: bool = False
-    page: QueuePage | None = None
+    page: "QueuePage | None" = None
     claims: "ClaimObjects | None" = None
     pages: Sequence[NodeUsage] = ()
     unanswered: Sequence[SilentNode] = ()
@@ -260,7 +280,7 @@ class ClusterView:
         pods = self.once("pods", lambda: {key_of(each): each for each in reversed(self.snapshot.pods)})
         return pods.get(key)
 
-    def queue_row(self, pod: Pod) -> QueuedPod | None:
+    def queue_row(self, pod: Pod) -> "QueuedPod | None":
         """What the controller's page says of a pod; None if it does not list the pod, or cannot be read."""
         page = self.snapshot.page
         rows = self.once("queue", lambda: {each.uid: each for each in page.pods} if page is not None else {})

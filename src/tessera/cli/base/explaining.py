@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tessera.dashboard.view.explanations import Explanation as Told
     from tessera.explain.asked_object import Query
     from tessera.explain.explanation import Explanation, ExplanationReport
+    from tessera.forecast.queue_page import QueuePage
     from tessera.kube.client.client import Client
     from tessera.kube.client.errors import Forbidden
 
@@ -79,7 +80,6 @@ async def _report(client: "Client", wanted: "Query", namespace: str, notes: list
     from tessera.explain.explanation import OWNED_BY
     from tessera.explain.query import explain
     from tessera.kube.client.errors import Forbidden, NotFound
-    from tessera.observe.queue_reading import read_queue
 
     if wanted.kind == "pod":
         found = await _explain_as_tenant(client, namespace, wanted.name, notes)
@@ -91,13 +91,19 @@ async def _report(client: "Client", wanted: "Query", namespace: str, notes: list
         return told.answers if told is not None else ()
 
     try:
-        return await explain(client, SystemClock(), wanted, namespace, read_queue, ask)
+        return await explain(client, SystemClock(), wanted, namespace, _read_queue, ask)
     except NotFound as error:
         raise CommandError(str(error), *getattr(error, "__notes__", ())) from error
     except Forbidden as error:
         if wanted.kind not in {"node", "claim"}:
             raise
         raise CommandError(*await _rights(client, wanted.kind, error)) from error
+
+
+async def _read_queue(client: "Client") -> "QueuePage | str":
+    from tessera.observe.queue_reading import read_queue  # no node asks for it
+
+    return await read_queue(client)
 
 
 async def _ask(client: "Client", namespace: str, name: str) -> "Told | None":
