@@ -13,7 +13,7 @@ from tessera.agent.mig_config.events import LayoutState, LayoutStatus
 from tessera.agent.node_status.node_facts import layout_condition, sharing_condition
 from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DriverPhase, DriverStatus, DriverStrategy
 from tessera.cli.driver.status import node_drivers, status_lines
-from tessera.dashboard.node_documents import node_documents
+from tessera.dashboard.answers import node_documents
 from tessera.doctor.card_checks import check_cards
 from tessera.doctor.facts import Verdict
 from tessera.doctor.installation_checks import check_versions

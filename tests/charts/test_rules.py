@@ -17,7 +17,7 @@ from tessera.cli.base.durations import parse_duration
 from tessera.cli.install.choices import PAGE_PORTS
 from tessera.cli.install.command import command as install_command
 from tessera.cli.webhook import parse_options
-from tessera.dashboard.names import PageNames
+from tessera.dashboard.origins import PageNames
 from tessera.driver.build.orders import BuildSettings, check_settings
 from tessera.mig.models import MODELS, WHOLE_MODELS
 from tessera.nvml.simulated.machine_state import parse_spec

@@ -10,10 +10,10 @@ import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.queues import QUEUES
+from tessera.dashboard.answers import explain_waiting, waiting_pods
 from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
-from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.asked_object import parse_query
 from tessera.explain.query import explain
 from tessera.kube.client.errors import Invalid

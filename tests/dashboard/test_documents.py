@@ -14,6 +14,7 @@ from tessera.api.instaslice import ForeignSlice, Position, ProfilePlacements
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import DeviceUsage, JoinedCard, NodeTopology, NodeUsage
+from tessera.dashboard.answers import explain_waiting, waiting_pods
 from tessera.dashboard.card_documents import make_documents, waiting_pod
 from tessera.dashboard.documents import (
     CardDocument,
@@ -23,7 +24,6 @@ from tessera.dashboard.documents import (
     SummaryDocument,
     WaitingDocument,
 )
-from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.fleet_map import count_waiting
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod

@@ -17,10 +17,10 @@ from aiohttp import web
 from tests.dashboard.test_server import explain
 from tests.support.api_user import ManualClock
 
-from tessera.dashboard.access.visitors import NotNowError
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.past import RANGES, PastError, PastReader, Prometheus, Subject, make_prometheus, queries
 from tessera.dashboard.server import PageAddress, PageServer
+from tessera.dashboard.visitors import NotNowError, Visitor
 from tessera.visibility import FULL, Visibility
 
 NOW = 1_000_000_007.0
@@ -299,17 +299,14 @@ def test_a_label_that_is_none(label: str) -> None:
 class OneVisitor:
     """Everybody is one visitor with these rights."""
 
-    name = key = "ana"
-    readers = 4
-
     def __init__(self, rights: Visibility) -> None:
         self._rights = rights
 
     async def visibility(self) -> Visibility:
         return self._rights
 
-    async def admit(self, _authorization: str | None, _address: str) -> "OneVisitor":
-        return self
+    async def admit(self, _authorization: str | None, _address: str) -> Visitor:
+        return Visitor("ana", "ana", 4, self.visibility)
 
 
 @asynccontextmanager

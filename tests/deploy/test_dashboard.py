@@ -16,12 +16,11 @@ from tessera.cli.install.choices import PAGE_PORTS
 from tessera.cli.install.manifests import InstallChoices
 from tessera.cli.install.rendering import render
 from tessera.cli.main import main
-from tessera.dashboard.in_cluster import PageOptions
+from tessera.dashboard.in_cluster import API_SERVICE, NAMES, PageOptions
 from tessera.dashboard.view.explanations import GROUP, VERSION
 from tessera.dashboard.view.front_proxy import CONFIG_MAP
 from tessera.dashboard.view.front_proxy import NAMESPACE as FRONT_PROXY_NAMESPACE
 from tessera.dashboard.view.objects import RESOURCES
-from tessera.dashboard.view.run import API_SERVICE, NAMES
 
 PAGE = rendered("deploy/options/dashboard")
 NAMESPACE = "tessera-system"

@@ -9,10 +9,10 @@ from tests.support.kueue.cluster import KueueCluster, template
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.access.reviewer import Person, Reviewer
-from tessera.dashboard.access.rights import Rights
 from tessera.dashboard.documents import Document, KueueDocument, WorkloadDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.kueue_source import KueueReader, KueueSource
+from tessera.dashboard.rights import Rights
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import VERSIONS, Version

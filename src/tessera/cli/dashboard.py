@@ -140,8 +140,8 @@ def command(
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The options of the process in the cluster for values of the command line."""
-    from tessera.dashboard.access.provider import make_provider
     from tessera.dashboard.in_cluster import PageOptions
+    from tessera.dashboard.origins import make_provider
 
     try:
         provider = make_provider(values["oidc_issuer"], values["oidc_client_id"], values["oidc_extra_scope"])

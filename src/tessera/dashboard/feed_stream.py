@@ -9,8 +9,8 @@ import asyncio
 
 from aiohttp import web
 
-from tessera.dashboard.access.visitors import Visitor
 from tessera.dashboard.feed import Feed, FeedGroup, Update
+from tessera.dashboard.visitors import Visitor
 from tessera.serving.connection import Connection
 from tessera.visibility import Visibility
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tessera.clock import Clock
-from tessera.dashboard.access.rights import KUEUE_NAMED
 from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
+from tessera.dashboard.rights import KUEUE_NAMED
 from tessera.explain.kueue_rows import KueueRow, rows_of
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden

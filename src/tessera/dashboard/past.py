@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tessera.clock import Clock
-from tessera.dashboard.access.visitors import NotNowError
-from tessera.dashboard.names import LOOPBACK
+from tessera.dashboard.origins import LOOPBACK
+from tessera.dashboard.visitors import NotNowError
 from tessera.kube.transport.cluster_config import client_context
 from tessera.text import decode_json
 from tessera.visibility import Public

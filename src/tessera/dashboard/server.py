@@ -27,14 +27,13 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
-from tessera.dashboard.access.provider import Provider
-from tessera.dashboard.access.visitors import Gate, LoginNeededError, NotNowError, OwnRights, Visitor
 from tessera.dashboard.explainer import OF_NODES
 from tessera.dashboard.feed import FeedGroup, TooManyViewsError
 from tessera.dashboard.feed_stream import RECHECK, FeedStream
-from tessera.dashboard.names import LOOPBACK, PageNames
+from tessera.dashboard.origins import LOOPBACK, PageNames, Provider
 from tessera.dashboard.past import RANGES, PastError, PastReader, Subject
 from tessera.dashboard.pod_events import PodEvent
+from tessera.dashboard.visitors import Gate, LoginNeededError, NotNowError, OwnRights, Visitor
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError
 from tessera.serving.bounded_port import Bounds, ConnectionPort

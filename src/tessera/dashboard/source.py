@@ -23,13 +23,12 @@ from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import Clock
 from tessera.dashboard.aliases import Objects
+from tessera.dashboard.answers import explain_waiting, node_documents, waiting_pods
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document, TeamDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.history import STEP, History
 from tessera.dashboard.kueue_source import KueueReader, KueueSource
-from tessera.dashboard.node_documents import node_documents
-from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.explanation import Explanation
 from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import OrderObjects

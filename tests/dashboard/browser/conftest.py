@@ -16,16 +16,15 @@ from tests.dashboard.browser.scene import NOW, explanations, nodes
 from tests.dashboard.test_past import StandIn, at
 from tests.support.browsers import running_browser
 
-from tessera.dashboard.access.provider import Provider
-from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.aliases import Objects
 from tessera.dashboard.documents import Document
 from tessera.dashboard.explainer import OF_NODES, explain_node_of
 from tessera.dashboard.feed import FeedGroup
-from tessera.dashboard.names import PageNames
+from tessera.dashboard.origins import PageNames, Provider
 from tessera.dashboard.past import PastReader, Prometheus
 from tessera.dashboard.pod_events import PodEvent
 from tessera.dashboard.server import PageAddress, PageServer
+from tessera.dashboard.visitors import Gate
 from tessera.explain.explanation import ExplanationReport
 from tessera.visibility import Visibility
 

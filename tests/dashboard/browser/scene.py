@@ -19,11 +19,10 @@ from tessera.api.nodes.node_marks import DriverPhase, DriverStrategy
 from tessera.api.nodes.silence import Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import rfc3339
+from tessera.dashboard.answers import explain_waiting, node_documents, waiting_pods
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document
 from tessera.dashboard.history import CARD_STEP, History
-from tessera.dashboard.node_documents import node_documents
-from tessera.dashboard.waiting_reasons import explain_waiting, waiting_pods
 from tessera.explain.explanation import Explanation
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, expect
-from tests.dashboard.access.conftest import Guarded
 from tests.dashboard.browser.conftest import LivePage, MakeGate, Visitor, Visits
 from tests.dashboard.browser.loopback import CLIENT, LoopbackProvider, LoopbackProxy
 from tests.dashboard.browser.scene import scene
+from tests.dashboard.guarded import Guarded
 
 from tessera.access.reviewer import Reviewer
-from tessera.dashboard.access.provider import make_provider
-from tessera.dashboard.access.rights import Rights
-from tessera.dashboard.access.token_gate import TokenGate
-from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.origins import make_provider
+from tessera.dashboard.rights import Rights
+from tessera.dashboard.visitors import Gate, TokenGate
 from tessera_lab.apiserver.interfaces import UserInfo
 
 #: What the tab keeps.

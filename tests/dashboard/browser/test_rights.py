@@ -5,15 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
-from tests.dashboard.access.conftest import Guarded
 from tests.dashboard.browser.conftest import SHEET, LivePage, MakeGate, Visitor, Visits
 from tests.dashboard.browser.scene import scene
+from tests.dashboard.guarded import Guarded
 
 from tessera.access.reviewer import Reviewer
-from tessera.dashboard.access.rights import Rights
-from tessera.dashboard.access.token_gate import TokenGate
-from tessera.dashboard.access.visitors import Gate
 from tessera.dashboard.feed import FeedGroup
+from tessera.dashboard.rights import Rights
+from tessera.dashboard.visitors import Gate, TokenGate
 
 NODES = "names of nodes, since you may not list nodes"
 PODS = "of pods, since you may not list pods in their namespaces"

@@ -17,7 +17,7 @@ from tests.deploy.test_dashboard import options
 
 from tessera.cli.dashboard import parse_options
 from tessera.clock import LoopClock, SystemClock
-from tessera.dashboard.proto import externalscaler_pb2 as keda
+from tessera.dashboard.view import externalscaler_pb2 as keda
 from tessera.dashboard.view.external_metrics import STALE
 from tessera.dashboard.view.keda import (
     GET_METRIC_SPEC,

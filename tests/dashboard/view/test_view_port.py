@@ -23,12 +23,11 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.queue import Wanted, lines_of, read
 from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
-from tessera.dashboard.in_cluster import PageOptions, PageReplica
+from tessera.dashboard.in_cluster import API_SERVICE, PageOptions, PageReplica
 from tessera.dashboard.past import Prometheus
 from tessera.dashboard.view.cluster_map import MAPS
 from tessera.dashboard.view.explanations import read_view
 from tessera.dashboard.view.objects import GPU_HOURS, RESOURCES, USAGES, WAITING_PODS
-from tessera.dashboard.view.run import API_SERVICE
 from tessera.doctor.manifests import deploy_folder
 from tessera.doctor.reading import read_facts
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, SpareSlices

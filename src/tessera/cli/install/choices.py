@@ -24,9 +24,7 @@ from tessera.cli.base.controller_options import build_arguments, pop_build_setti
 from tessera.cli.install.manifests import CONFIG_MAP, InstallChoices
 from tessera.cli.install.settings import driver_objects, read_text_settings
 from tessera.cli.install.webhook_certificate import CERT_MANAGER
-from tessera.dashboard.access.provider import make_provider
-from tessera.dashboard.names import PageNames
-from tessera.dashboard.past import make_prometheus
+from tessera.dashboard.origins import PageNames, make_provider
 from tessera.driver.registry.credentials import read_authorities
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import NotFound
@@ -228,6 +226,8 @@ def _page_arguments(values: dict[str, Any]) -> Sequence[str]:
     first = next((name for name, found in given.items() if found), None)
     if first is not None and not values["dashboard"]:
         raise CommandError(f"error: --dashboard-{first} needs the page, which --no-dashboard leaves out")
+    from tessera.dashboard.past import make_prometheus  # with the page's server
+
     PageNames(origins)
     make_provider(issuer, client, scopes)
     make_prometheus(prometheus, None, labels)

@@ -10,6 +10,10 @@ The source of the format is KEDA's ``externalscaler.proto``, that of its use ``p
   (``tessera_service_load``), and the ``target`` for each replica. The load is bounded by what the replicas that have
   or find a place carry at that target, as :mod:`tessera.dashboard.view.external_metrics` bounds it.
 - A value that is not known is an error and never 0: KEDA then changes nothing, or takes its fallback.
+
+``externalscaler.proto`` was written for Tessera from KEDA's public API. After a change to it, from ``src``::
+
+    ../.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. tessera/dashboard/view/*.proto
 """
 
 import logging
@@ -22,7 +26,7 @@ import grpc.aio
 import msgspec
 
 from tessera.clock import Clock
-from tessera.dashboard.proto import externalscaler_pb2 as keda
+from tessera.dashboard.view import externalscaler_pb2 as keda
 from tessera.dashboard.view.external_metrics import require_fresh, value_of
 from tessera.kube.client.errors import ServiceUnavailable
 from tessera.kubelet.wire import Method, service

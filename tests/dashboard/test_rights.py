@@ -1,11 +1,10 @@
 """What a person sees follows the cluster's RBAC, and hides what could not be asked."""
 
 import pytest
-from tests.dashboard.access.conftest import Guarded
+from tests.dashboard.guarded import Guarded
 
 from tessera.access.reviewer import Person, Reviewer
-from tessera.dashboard.access.answered_rights import REFUSAL_LIFE, RIGHTS_LIFE
-from tessera.dashboard.access.rights import PAGE_NAMESPACES, PAGE_REVIEWS, Rights
+from tessera.dashboard.rights import PAGE_NAMESPACES, PAGE_REVIEWS, REFUSAL_LIFE, RIGHTS_LIFE, Rights
 from tessera.visibility import About, Visibility
 
 TEAM_A = Visibility(namespaces=frozenset({"team-a"}))

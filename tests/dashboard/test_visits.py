@@ -9,18 +9,17 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.dashboard.access.conftest import Guarded
+from tests.dashboard.guarded import Guarded
 from tests.dashboard.test_server import event, explain
 
 from tessera.access.reviewer import Reviewer
 from tessera.dashboard import feed_stream
-from tessera.dashboard.access.answered_rights import RIGHTS_LIFE
-from tessera.dashboard.access.rights import Rights
-from tessera.dashboard.access.token_gate import PERSON_READERS, TokenGate
 from tessera.dashboard.documents import CardDocument, LeaseDocument, SummaryDocument
 from tessera.dashboard.feed import FeedGroup
-from tessera.dashboard.names import PageNames
+from tessera.dashboard.origins import PageNames
+from tessera.dashboard.rights import RIGHTS_LIFE, Rights
 from tessera.dashboard.server import PAGE_HEADER, PAGE_HEADERS, PageAddress, PageServer
+from tessera.dashboard.visitors import PERSON_READERS, TokenGate
 
 TIMEOUT = 60.0
 FORGED = {"Authorization": "Bearer forged"}

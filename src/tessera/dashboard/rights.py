@@ -3,18 +3,80 @@
 1. Who may not list nodes gets no names of nodes; a pod's names go to those who may list pods in its namespace.
 2. A Workload of Kueue is for those who may list Workloads in its namespace; without any, nobody is asked about.
 3. A right that could not be asked for counts as missing: names stay hidden. Rights to Workloads have paces of their
-   own, so that Kueue's many namespaces delay no name of a pod (:mod:`tessera.dashboard.access.answered_rights`).
+   own, so that Kueue's many namespaces delay no name of a pod.
 4. Rights are asked for the namespaces that the documents name. A namespace counts for some minutes after its last
    document, so that a short job's coming and going does not give its readers a new snapshot each time.
+
+Answers about rights are remembered (:class:`AnsweredRights`):
+
+1. Three paces: of rights that a person has, so that neither new visitors nor the many rights that people lack let them
+   run out; of rights that were never asked for; of rights that were refused, whose answers may well be late.
+2. Of the rights of one person, those that were never asked for come first, then those whose answer is the oldest: what
+   the pace does not allow now is next, however many there are.
+3. Each person has an equal part of a pace; the service accounts of a namespace have one together.
 """
 
+import asyncio
+import math
 from collections.abc import Callable, Sequence
 
-from tessera.access.reviewer import Person, Reviewer, Right
+from tessera.access.reviewer import Person, ReviewCache, Reviewer, Right
 from tessera.clock import Clock
-from tessera.dashboard.access.answered_rights import AnsweredRights
 from tessera.kueue.names import GROUP
+from tessera.serving.fair_shares import FairPace
 from tessera.visibility import About, Visibility
+
+#: Most seconds: the time for which the page believes an answer about a token or a right; it asks again after half of
+#: it. A right that was withdrawn hides names on open pages within it, also while the API server does not answer.
+RIGHTS_LIFE = 60
+#: Most seconds: the time for which the page remembers that a token is not valid, or that a right is missing, as far as
+#: its pace lets it ask. Somebody who makes the token or grants the right waits no longer.
+REFUSAL_LIFE = 10
+
+
+class AnsweredRights:
+    """Answers about rights.
+
+    Args:
+        reviewer: asks the API server.
+        clock: the time.
+        rate: questions a second at each of the three paces.
+        size: the number of answers that are remembered.
+    """
+
+    def __init__(self, reviewer: Reviewer, clock: Clock, *, rate: int, size: int) -> None:
+        self._reviewer = reviewer
+        self._held: FairPace[str] = FairPace(rate)
+        self._new: FairPace[str] = FairPace(rate)
+        self._refused: FairPace[str] = FairPace(rate)
+        self._answers: ReviewCache[tuple[Person, Right], bool] = ReviewCache(
+            clock, RIGHTS_LIFE, size, refusal=REFUSAL_LIFE
+        )
+
+    async def may(self, person: Person, rights: Sequence[Right]) -> list[bool]:
+        """Whether the person has each right; those without a fresh answer are asked for at the same time.
+
+        Args:
+            person: whose rights.
+            rights: the likeliest first.
+        """
+        missing = [right for right in rights if self._answers.fresh((person, right)) is None]
+        missing.sort(key=lambda right: self._answers.asked((person, right)))
+        # A task for each question that is asked: of thousands of rights, the pace allows some.
+        questions = [each for right in missing if (each := self._begin(person, right)) is not None]
+        if questions:
+            await asyncio.wait(questions)
+        return [bool(self._answers.peek((person, right))) for right in rights]
+
+    def _begin(self, person: Person, right: Right) -> asyncio.Task[bool] | None:
+        key = (person, right)
+        pace = self._held if self._answers.peek(key) else self._refused
+        if self._answers.asked(key) == -math.inf:
+            pace = self._new
+        return self._answers.begin(
+            key, lambda: self._reviewer.review_access(person, right), lambda now: pace.take(now, person.share)
+        )
+
 
 #: Most namespaces with Workloads that wait in Kueue whose rights are asked for at a time; further ones take turns, for
 #: which a quarter is kept. Each is a review for each reader who may not list all Workloads.

@@ -4,13 +4,18 @@ import logging
 from collections import Counter
 
 import pytest
-from tests.dashboard.access.conftest import Guarded
+from tests.dashboard.guarded import Guarded
 
 from tessera.access.reviewer import Reviewer
-from tessera.dashboard.access.answered_rights import REFUSAL_LIFE, RIGHTS_LIFE
-from tessera.dashboard.access.rights import Rights
-from tessera.dashboard.access.token_gate import PAGE_TOKENS, REFUSED_TOKENS, TOKEN_REVIEWS, TokenGate
-from tessera.dashboard.access.visitors import LoginNeededError, NotNowError
+from tessera.dashboard.rights import REFUSAL_LIFE, RIGHTS_LIFE, Rights
+from tessera.dashboard.visitors import (
+    PAGE_TOKENS,
+    REFUSED_TOKENS,
+    TOKEN_REVIEWS,
+    LoginNeededError,
+    NotNowError,
+    TokenGate,
+)
 from tessera.visibility import About, Visibility
 from tessera_lab.apiserver.interfaces import UserInfo
 

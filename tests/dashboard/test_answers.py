@@ -4,8 +4,8 @@ from tests.explain.test_node_startup import M, record
 from tests.provisioning.conftest import T0, driver, make_node
 
 from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL, DriverPhase, DriverStrategy
+from tessera.dashboard.answers import node_documents
 from tessera.dashboard.documents import NodeDocument
-from tessera.dashboard.node_documents import node_documents
 from tessera.kube.resources import Node
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION

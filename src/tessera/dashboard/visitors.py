@@ -1,4 +1,7 @@
-"""Lets visitors of the page in the cluster in by their bearer tokens.
+"""Who looks at the page, and who is let in: the user of a laptop's kubeconfig, or bearer tokens in the cluster.
+
+:class:`OwnRights` is the page on a laptop: whoever reaches it is its user, whose kubeconfig has limited what was read.
+:class:`TokenGate` is the page in the cluster:
 
 1. A token is judged by a TokenReview. The page keeps it only as long as its connection, and its hash under a key that
    nobody else has.
@@ -9,14 +12,14 @@
 
 import hashlib
 import secrets
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
 
 from tessera.access.reviewer import BusyError, Person, ReviewCache, Reviewer, SilentError
 from tessera.clock import Clock
-from tessera.dashboard.access.answered_rights import REFUSAL_LIFE, RIGHTS_LIFE
-from tessera.dashboard.access.rights import PAGE_REVIEWS, Rights
-from tessera.dashboard.access.visitors import LoginNeededError, NotNowError, Visitor
+from tessera.dashboard.rights import PAGE_REVIEWS, REFUSAL_LIFE, RIGHTS_LIFE, Rights
 from tessera.serving.fair_shares import FairPace
-from tessera.visibility import Visibility
+from tessera.visibility import FULL, Visibility
 
 #: Most tokens: valid bearer tokens that the page remembers, by hash; the one that was unused longest is forgotten. Four
 #: for each reader.
@@ -34,6 +37,72 @@ PERSON_READERS = 16
 #: Readers without a token have together as many feeds as this number of users.
 _NAMELESS = 4
 _REFUSED = "the API server does not accept this token"
+
+
+class LoginNeededError(Exception):
+    """The visitor has no token, or one that the API server does not accept; the text says which."""
+
+
+class NotNowError(Exception):
+    """The visitor cannot be judged now: too many are, or the API server does not answer.
+
+    Attributes:
+        code: the HTTP status, 429 or 503.
+    """
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Visitor(NamedTuple):
+    """One who looks at the page.
+
+    Attributes:
+        name: the user's name.
+        key: the same for all connections that count as one user's.
+        readers: the most feeds that they may have open.
+        visibility: returns what the visitor may see now; raises :class:`LoginNeededError` once the token is not valid
+            any more, and :class:`NotNowError` if it could not be judged.
+    """
+
+    name: str
+    key: str
+    readers: int
+    visibility: Callable[[], Awaitable[Visibility]]
+
+
+class Gate(Protocol):
+    """Lets visitors in."""
+
+    async def admit(self, authorization: str | None, address: str) -> Visitor:
+        """The visitor who sends this header ``Authorization`` from this address.
+
+        Raises:
+            LoginNeededError: there is no valid token, and the page needs one.
+            NotNowError: the token could not be judged.
+        """
+        ...
+
+
+class OwnRights:
+    """Takes everybody for the user of the kubeconfig.
+
+    Args:
+        readers: the most feeds that may be open.
+    """
+
+    def __init__(self, readers: int) -> None:
+        self._owner = Visitor("", "", readers, self._visibility)
+
+    async def admit(self, authorization: str | None, address: str) -> Visitor:
+        """The user."""
+        del authorization, address
+        return self._owner
+
+    @staticmethod
+    async def _visibility() -> Visibility:
+        return FULL
 
 
 class TokenGate:
@@ -57,16 +126,25 @@ class TokenGate:
         self._refused: ReviewCache[bytes, bool] = ReviewCache(clock, REFUSAL_LIFE, REFUSED_TOKENS)
 
     async def admit(self, authorization: str | None, address: str) -> Visitor:
-        """See :meth:`tessera.dashboard.access.visitors.Gate.admit`."""
+        """See :meth:`Gate.admit`."""
         if authorization is None:
             if not self._nameless:
                 raise LoginNeededError("this page needs a token: send it as Authorization: Bearer TOKEN")
-            return _Nameless()
+            return Visitor("", "nameless", _NAMELESS * PERSON_READERS, self._see_nothing)
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             raise LoginNeededError("the header Authorization is not of the form: Bearer TOKEN")
-        return _Bearer(await self.person(token, address), token, address, self, self._rights)
+        person = await self.person(token, address)
+
+        async def see() -> Visibility:
+            return await self._rights.visibility(await self.person(token, address))
+
+        return Visitor(person.name, person.share, PERSON_READERS, see)
+
+    @staticmethod
+    async def _see_nothing() -> Visibility:
+        return Visibility()
 
     async def person(self, token: str, address: str) -> Person:
         """The owner of a token.
@@ -100,28 +178,3 @@ class TokenGate:
         if person is None:
             raise LoginNeededError(_REFUSED)
         return person
-
-
-class _Bearer:
-    """A visitor with a token."""
-
-    def __init__(self, person: Person, token: str, address: str, gate: TokenGate, rights: Rights) -> None:
-        self.name, self.key = person.name, person.share
-        self.readers = int(PERSON_READERS)
-        self._token, self._address = token, address
-        self._gate = gate
-        self._rights = rights
-
-    async def visibility(self) -> Visibility:
-        return await self._rights.visibility(await self._gate.person(self._token, self._address))
-
-
-class _Nameless:
-    """A visitor without a token: sees what nobody has a right to."""
-
-    def __init__(self) -> None:
-        self.name, self.key = "", "nameless"
-        self.readers = _NAMELESS * PERSON_READERS
-
-    async def visibility(self) -> Visibility:
-        return Visibility()

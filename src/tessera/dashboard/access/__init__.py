@@ -1,1 +1,0 @@
-"""Who a visitor is, and what the visitor may see: bearer tokens and rights, as the API server judges them."""
