@@ -22,7 +22,7 @@ If one node allows the count, or does not say, the webhook admits the pod everyw
 count refuses the pod.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.api.names import HOSTNAME_LABEL, WHOLE_CARDS, resource_of
@@ -43,7 +43,7 @@ from tessera.offers import Nodes, NoOfferFits, OfferChoice, Requirements, Restri
 from tessera.text import one_line
 from tessera.webhook.base import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
 from tessera.webhook.capabilities import Capabilities
-from tessera.webhook.pod_json import Operation, add_operation, apply_operations
+from tessera.webhook.pod_json import Operation, add_operation, apply_operations, requested_amounts
 from tessera.webhook.restriction import read_restriction, required_terms
 from tessera.webhook.slice_admission import patch_for_slices
 
@@ -80,7 +80,7 @@ def translate_requirements(
     spend()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     spec = pod.get("spec") or {}
-    requested = _requested_resources(spec)
+    requested = [resource for _, resource, _ in requested_amounts(spec)]
     if annotations.get(CHOSEN) in requested:
         return ()
     try:
@@ -130,7 +130,7 @@ def whole_card_slice(
         )
     sets = (capabilities.undescribed, capabilities.single_share, capabilities.multiple_shares)
     coming = (name for group in capabilities.groups_for(spec, spend) for name, _ in group.devices)
-    if WHOLE_CARDS not in _requested_resources(spec) or WHOLE_CARDS in coming:
+    if all(resource != WHOLE_CARDS for _, resource, _ in requested_amounts(spec)) or WHOLE_CARDS in coming:
         return None
     if any(each.get(WHOLE_CARDS, 0) & nodes for each in sets):
         return None
@@ -153,12 +153,6 @@ def _slices_for_cards(spec: Json, profile: str | None) -> list[Operation]:
                     operations.append(add_operation(path, {**left, resource: amounts[WHOLE_CARDS]}))
     reason = f"{WHOLE_CARD}: {SLICE}, and no node offers {WHOLE_CARDS}; {resource} is all of a card"
     return [*operations, *_record(resource, reason)]
-
-
-def _requested_resources(spec: Json) -> list[str]:
-    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-    fields = [(each.get("resources") or {}).get(field) for each in containers for field in ("limits", "requests")]
-    return [name for field in fields for name in field or ()]
 
 
 def _choose(requirements: Requirements, nodes: Nodes, capabilities: Capabilities, where: str) -> OfferChoice:
@@ -270,36 +264,22 @@ def decide_admission(
 def refuse_share_counts(spec: Json, nodes: Nodes, capabilities: Capabilities) -> None:
     """Refuses an amount of shares that no node can serve.
 
-    Raises:
-        PodRefused: see :func:`share_count_refusal`.
-    """
-    if why := share_count_refusal(spec, nodes, capabilities):
-        raise PodRefused(Rule.SHARE_COUNT, why)
-
-
-def share_count_refusal(spec: Json, nodes: Nodes, capabilities: Capabilities) -> str:
-    """Returns the reason that no node can serve a container's amount; empty if a node may.
-
     Args:
         spec: the pod's ``spec``.
         nodes: where the pod may run.
         capabilities: the GPU resources of the nodes.
+
+    Raises:
+        PodRefused: every node with the resource gives a container fewer.
     """
-    for container, resource, amount in _requested_amounts(spec):
+    for container, resource, amount in requested_amounts(spec):
         if _gives_one_share_only(resource, nodes, capabilities) and _is_above_one(amount):
-            return (
+            raise PodRefused(
+                Rule.SHARE_COUNT,
                 f'container "{one_line(container)}": asks for {amount} of {resource}, and every node that has it gives '
                 "a container one share at most (failRequestsGreaterThanOne, or MPS): ask for one; several shares give "
-                "no larger part of a card"
+                "no larger part of a card",
             )
-    return ""
-
-
-def _requested_amounts(spec: Json) -> Iterator[tuple[str, str, str]]:
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        resources = container.get("resources") or {}
-        for resource, amount in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
-            yield container.get("name") or "", resource, str(amount)
 
 
 def _is_above_one(amount: str) -> bool:

@@ -29,7 +29,7 @@ with the same text. Rules:
   it is, and those of an object that another controller runs, usually in another cluster (``managedBy``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -51,6 +51,7 @@ from tessera.webhook.pod_json import (
     Spec,
     refuse_wrong_gang,
     refuse_wrong_update,
+    requested_amounts,
     size_of,
 )
 from tessera.webhook.slice_admission import gate_operations
@@ -173,7 +174,7 @@ def decide_device_admission(
 
 def asks_for_devices(spec: Json) -> bool:
     """True if a pod requests whole cards or shares, and no slice."""
-    resources = set(_limits(spec))
+    resources = {resource for _, resource, amount in requested_amounts(spec) if amount != "0"}
     return not any(name.startswith(MIG_RESOURCE_PREFIX) for name in resources) and not resources.isdisjoint(
         GPU_RESOURCES
     )
@@ -188,13 +189,6 @@ def refuse_impossible_devices(spec: Json, capabilities: Capabilities, spend: Spe
     wanted, nodes = requested_devices(spec), capabilities.selected_by(spec, spend)
     if why := find_impossible_devices(wanted, capabilities, nodes, capabilities.groups_for(spec, spend)):
         raise PodRefused(Rule.IMPOSSIBLE, why)
-
-
-def _limits(spec: Json) -> Iterator[str]:
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
-            if str(amount) != "0":
-                yield name
 
 
 def check_managed_templates(

@@ -153,6 +153,15 @@ def size_of(spec: Spec) -> PodSize:
     )
 
 
+def requested_amounts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yields container, resource and amount of all that a pod's ``spec`` asks for; a limit goes before a request."""
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        resources = container.get("resources") or {}
+        limits, requests = (resources.get(field) or {} for field in ("limits", "requests"))
+        for resource, amount in {**limits, **requests, **limits}.items():
+            yield container.get("name") or "", resource, str(amount)
+
+
 #: One operation.
 Operation = dict[str, Any]
 

@@ -53,7 +53,7 @@ from tessera.reasons.words import sentence
 from tessera.text import count_noun, one_line
 from tessera.webhook.base import PodRefused, Rule, SpendTime, spend_nothing
 from tessera.webhook.capabilities import MODEL_PROFILES, Capabilities, GroupNode, NodeSets
-from tessera.webhook.pod_json import Operation, add_operation, refuse_wrong_gang, refuse_wrong_update
+from tessera.webhook.pod_json import Operation, add_operation, refuse_wrong_gang, refuse_wrong_update, requested_amounts
 from tessera.webhook.restriction import read_restriction
 
 Json = Mapping[str, Any]
@@ -361,7 +361,7 @@ def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
     Raises:
         PodRefused: the text names container, resource and the right name.
     """
-    for container, resource in _requested_resources(spec):
+    for container, resource, _ in requested_amounts(spec):
         meant = suggest_resource(resource)
         if meant and resource not in capabilities.foreign:
             raise PodRefused(
@@ -369,14 +369,6 @@ def refuse_foreign(spec: Json, capabilities: Capabilities) -> None:
                 f'container "{one_line(container)}": {one_line(resource)} is a name of another slicer, and no node has '
                 f"it; here it is {one_line(meant)}: write that in limits",
             )
-
-
-def _requested_resources(spec: Json) -> Iterator[tuple[str, str]]:
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        resources = container.get("resources") or {}
-        for field in ("limits", "requests"):
-            for resource in resources.get(field) or ():
-                yield container.get("name") or "", resource
 
 
 #: Most steps: trials that divide a new pod's slices among the cards of empty nodes, to refuse what none could hold. A
