@@ -813,7 +813,6 @@ def test_an_owner_that_deletes_for_ever_holds_no_more_than_its_pods_run(cluster:
     assert has_slices(cluster, batch)
 
 
-@pytest.mark.soak
 def test_a_namespace_keeps_its_share_of_the_bound() -> None:
     cluster = SlicerCluster()
     cluster.pass_time(0)

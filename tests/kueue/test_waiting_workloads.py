@@ -95,7 +95,6 @@ async def test_admitted_workloads_do_not_count_as_waiting_ones() -> None:
     assert (len(found.namespaces["b"].workloads), found.cut) == (3, False)
 
 
-@pytest.mark.soak
 async def test_a_list_of_admitted_workloads_ends_too_and_readers_still_get_theirs() -> None:
     kueue = KueueAnswers({"a": KUEUE_LISTED, "b": 3, "c": 2})
     kueue.admitted = {"a"}

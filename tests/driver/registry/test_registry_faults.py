@@ -57,7 +57,6 @@ async def test_tags_come_page_by_page_and_only_from_the_registry_itself(client: 
         assert await client.list_tags(parse_repository(f"{host}/a/b"), NOBODY) == ("a", "b", "c", "d")
 
 
-@pytest.mark.soak
 async def test_pages_without_end_are_given_up(client: RegistryClient) -> None:
     def page() -> web.Response:
         return web.json_response({"tags": []}, headers={"Link": '</v2/a/b/tags/list?last=x>; rel="next"'})
