@@ -17,15 +17,14 @@ from tessera_lab.simulation.cost_model import CostModel
 
 Measure = Callable[..., Samples]
 
-#: One of each experiment always; the others, which take longest, with the long proofs.
 FIVE = [
-    pytest.param(measure, scenario, id=f"{measure.__name__}-{scenario.name}", marks=() if often else pytest.mark.soak)
-    for measure, scenario, often in (
-        (policy_reset, BUILT, False),
-        (policy_reset, PUBLIC, False),
-        (autoscale, BUILT, False),
-        (autoscale, PUBLIC, True),
-        (autoscale, INTERNAL, False),
+    pytest.param(measure, scenario, id=f"{measure.__name__}-{scenario.name}")
+    for measure, scenario in (
+        (policy_reset, BUILT),
+        (policy_reset, PUBLIC),
+        (autoscale, BUILT),
+        (autoscale, PUBLIC),
+        (autoscale, INTERNAL),
     )
 ]
 
@@ -59,6 +58,7 @@ ALWAYS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("measure", "scenario"), FIVE)
 def test_the_reference_comes_to_red_hats_mean_and_every_second_saved_is_a_waits_or_an_overlaps(
     measure: Measure, scenario: ArticleScenario
