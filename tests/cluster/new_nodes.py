@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.virtual_lab import COMMANDS, VirtualLab
 
 from tessera.clock import LoopClock
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.errors import NotFound

@@ -21,7 +21,7 @@ from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
 from tessera.doctor.facts import Verdict
 from tessera.dra.claims import RESOURCE_CLAIMS
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import PODS, Pod
 from tessera.observe.cluster_reading import read_cluster

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.pod_annotations import POD_GROUPS
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import CRDS, JOBS, PODS, STATEFULSETS
 from tessera.kube.watch.informer import LOOK_SELDOM

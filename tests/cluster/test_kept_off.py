@@ -9,7 +9,7 @@ from tessera.api.nodes.node_marks import AGENT_CONDITIONS
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.doctor.examination import examine
 from tessera.doctor.facts import Verdict
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import NODES, PODS
 from tessera.observe.health_rows import judge_fleet

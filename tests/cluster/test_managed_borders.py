@@ -13,7 +13,7 @@ from tests.support.virtual_lab import Scenario, VirtualLab, manifest
 from tessera.api.names import GATE
 from tessera.api.nodes.node_cards import labels_say_gpu
 from tessera.doctor.reading import POLICY_BINDINGS
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import JOBS, NAMESPACES, PODS

@@ -7,7 +7,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.api.nodes.node_cards import LINKS_ANNOTATION, decode_links
 from tessera.clock import parse_rfc3339
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 

@@ -15,7 +15,7 @@ from tessera.api.queues import QUEUES
 from tessera.cli.queue import queue_lines
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import WaitingDocument
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.forecast.queue.satellite import QueueTask
 from tessera.forecast.queue_page import QueuePage, decode_page, encode_page

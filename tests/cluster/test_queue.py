@@ -7,7 +7,7 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 from tessera.api.names import SLICE_PROMISED_CONDITION
 from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.state.node_records import read_reservations
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.forecast.history_text import HISTORY_KEY, HISTORY_NAME, decode_history
 from tessera.forecast.queue_page import QueuedPod, QueuePage

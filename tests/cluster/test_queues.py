@@ -14,7 +14,7 @@ from tessera.dashboard.answers import explain_waiting, waiting_pods
 from tessera.dashboard.explainer import explain_privately
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.client.errors import Invalid
 from tessera.kube.resources import NAMESPACES

@@ -10,7 +10,7 @@ from tests.cluster.autoscaled import GROUPS, SHARES, WHOLE, autoscaled, made, pl
 from tests.cluster.new_nodes import REQUESTS_CRD, Nodes
 
 from tessera.clock import rfc3339
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, POD_TEMPLATES, PROVISIONING_REQUESTS

@@ -7,7 +7,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 from tessera.api.queues import QUEUES
 from tessera.cli.map import picture
 from tessera.dashboard.view.cluster_map import make_map
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.fleet_map import CardFilter
 from tessera.explain.query import explain
 from tessera.handover.image_pulls import PULL_LABEL

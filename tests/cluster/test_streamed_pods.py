@@ -19,7 +19,7 @@ from tests.cluster.test_fault_evictions import TESTED, evicting
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.api.nodes.node_marks import DRIVER_ANNOTATION, DRIVER_CONDITION
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import DAEMONSETS, JOBS, NODES, PODS
 

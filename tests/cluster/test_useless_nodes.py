@@ -11,7 +11,7 @@ from tests.cluster.new_nodes import Nodes
 from tests.support.searching import SEARCHING
 
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NO_HELP_REASON
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
 from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler

@@ -11,8 +11,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 from tessera.api.names import DEVICE_ACCESS_LABEL
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.dra.claims import RESOURCE_CLAIMS
-from tessera.explain.asked_object import parse_query
-from tessera.explain.explanation import ExplanationReport, report_lines
+from tessera.explain.explanation import ExplanationReport, parse_query, report_lines
 from tessera.explain.query import explain
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import InternalError

@@ -14,7 +14,7 @@ from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import CardDocument
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.doctor.examination import examine
-from tessera.explain.asked_object import parse_query
+from tessera.explain.explanation import parse_query
 from tessera.explain.fleet_map import CardFilter, select, summarize
 from tessera.explain.query import explain
 from tessera.kube.resources import DEPLOYMENTS, PODS

@@ -13,7 +13,7 @@ from tests.support.searching import examples
 
 from tessera.explain.capacity import allocations_to_end, obstacles_by_node
 from tessera.explain.explanation import Explanation
-from tessera.explain.node_refusals import refusal_facts
+from tessera.explain.offered_resources import refusal_facts
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.mig.layout_planning import plan_layout

@@ -28,8 +28,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, en
 from tessera.api.queues import Queue
 from tessera.clock import rfc3339
 from tessera.controller.slicing.planner import Planner
-from tessera.explain.asked_object import Query, parse_query
-from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
+from tessera.explain.explanation import Explanation, ExplanationReport, Query, parse_query, report_lines
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import ClusterView, OrderObjects, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload

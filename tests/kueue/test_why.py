@@ -7,8 +7,7 @@ import pytest
 from tests.support.kueue.cluster import IMAGE, KueueCluster, pod_spec, template
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.explain.asked_object import parse_query
-from tessera.explain.explanation import Explanation
+from tessera.explain.explanation import Explanation, parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import MUTATING_WEBHOOKS, PODS, Resource
 from tessera.kueue.names import ADMISSION_GATE, QUEUE_LABEL, TOPOLOGY_GATE, VERSIONS, Version

@@ -199,7 +199,7 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
     from tessera.dashboard.pod_events import PodEvents
     from tessera.dashboard.server import PageAddress, PageServer
     from tessera.dashboard.source import ClusterSource
-    from tessera.explain.asked_object import parse_query
+    from tessera.explain.explanation import parse_query
     from tessera.explain.query import explain
 
     clock, feeds = SystemClock(), FeedGroup()

@@ -49,8 +49,7 @@ def command(
       tessera why claim/training-slice -n team
       tessera why job/train -o json | jq -r '.answers[].case'
     """
-    from tessera.explain.asked_object import parse_query
-    from tessera.explain.explanation import report_lines
+    from tessera.explain.explanation import parse_query, report_lines
 
     if len(what) > 2:
         raise click.UsageError(f"one object is explained, and {len(what)} words are given: write KIND/NAME")

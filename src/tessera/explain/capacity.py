@@ -37,8 +37,14 @@ from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, kind_of
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import not_offered_facts
-from tessera.explain.node_refusals import nodes_by_rule, refusal_facts, remedy_for_rules
-from tessera.explain.offered_resources import explain_blocked_devices, is_mig, offered_resources
+from tessera.explain.offered_resources import (
+    explain_blocked_devices,
+    is_mig,
+    nodes_by_rule,
+    offered_resources,
+    refusal_facts,
+    remedy_for_rules,
+)
 from tessera.explain.snapshot import ClusterView
 from tessera.placement.cards import SPARE_OF
 from tessera.placement.demand import complete

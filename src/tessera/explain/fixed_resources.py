@@ -19,14 +19,17 @@ from tessera.controller.objects.pod_info import PodInfo, read_pod
 from tessera.controller.objects.resource_amounts import Amounts, amount_text, describe_amount
 from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.explanation import Explanation
-from tessera.explain.node_refusals import nodes_by_rule, refusal_facts, remedies_by_node, remedy_for_rules
 from tessera.explain.offered_resources import (
     dynamic_by_node,
     explain_blocked_devices,
     extended_requests,
     format_requests,
+    nodes_by_rule,
     offer_facts,
     offered_resources,
+    refusal_facts,
+    remedies_by_node,
+    remedy_for_rules,
     resources_of,
 )
 from tessera.explain.scheduler_words import (

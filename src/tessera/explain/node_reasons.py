@@ -1,6 +1,7 @@
 """The table of reasons that the agent gives for a condition of a node, and the steps that help against each.
 
-The most useful step comes first. A reason that is not in the table gets the steps of its condition.
+The most useful step comes first. A reason that is not in the table gets the steps of its condition. Labels that stand
+as annotations, where nobody reads them, get theirs too.
 
 The table also tells which warnings are out of date, since the API server keeps events long after their cause is gone. A
 warning with a condition's reason reported that the condition became ``False``. It is out of date when the condition is
@@ -17,6 +18,7 @@ from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.nodes.node_cards import COUNT_LABEL
 from tessera.api.nodes.node_marks import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.node_marks import HEALTH, LAYOUT, MPS, SHARING, WAITING_FOR_KUBELET
+from tessera.api.resource_advice import NODE_LABELS
 from tessera.clock import parse_rfc3339
 from tessera.explain.snapshot import event_time
 from tessera.kube.resources import Condition, CoreEvent, Node, Pod
@@ -217,3 +219,11 @@ def _is_outdated(event: CoreEvent, condition: Condition | None) -> bool:
         return event_time(event) < parse_rfc3339(condition.last_transition_time or "")
     except ValueError:
         return False
+
+
+def misplaced_on_node(node: Node) -> Iterator[str]:
+    """The keys of a node that have no effect as annotations."""
+    for key in sorted(NODE_LABELS & node.metadata.annotations.keys() - node.metadata.labels.keys()):
+        value = node.metadata.annotations[key]
+        step = f"kubectl label node {node.metadata.name} {key}={value}"
+        yield f"its annotation {key} has no effect: it is a label ({step})"

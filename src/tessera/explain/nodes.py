@@ -36,9 +36,9 @@ from tessera.driver.node_facts import REQUESTED_ANNOTATION
 from tessera.driver.node_status import read_status
 from tessera.driver.rollout.node_view import live_pods
 from tessera.explain.explanation import Explanation
-from tessera.explain.misplaced_keys import misplaced_on_node
 from tessera.explain.node_reasons import (
     RemedyFields,
+    misplaced_on_node,
     relevant_warnings,
     remedies_for,
     remedies_for_empty_node,

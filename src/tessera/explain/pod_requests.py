@@ -2,24 +2,29 @@
 
 It names what a pod selects and no node has: the label, or its value, with those that nodes have instead. The scheduler
 says only that nodes do not match. Where several alternatives of node affinity may do, none is named.
+
+Keys of its namespace and quotas that stand where nobody reads them are named too, since Kubernetes takes any label,
+annotation and selector; each fact names the place in which the key counts.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from tessera.api.names import GATE
-from tessera.api.resource_advice import find_correction
+from tessera.api.names import GATE, QUEUE_LABEL
+from tessera.api.resource_advice import NAMESPACE_LABELS, find_correction
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import explain_fixed_request
 from tessera.explain.offered_resources import extended_requests, format_requests, offered_resources
 from tessera.explain.scheduler_words import scheduler_facts
 from tessera.explain.snapshot import ClusterView
-from tessera.kube.resources import NodeSelectorRequirement, Pod
-from tessera.limits import NAMES_COMPARED
+from tessera.kube.resources import Namespace, NodeSelectorRequirement, Pod, ResourceQuota
+from tessera.limits import FACT_SHOWN, NAMES_COMPARED
 from tessera.text import list_names, one_line
 
 #: Values that nodes have, as far as they are listed; requirements that are told.
 _VALUES, _SHOWN = 4, 5
+#: Annotation in which Kubernetes says what a LimitRange wrote into a pod.
+_LIMIT_RANGER = "kubernetes.io/limit-ranger"
 
 
 def unmatched_selectors(view: ClusterView, pod: Pod) -> Iterator[str]:
@@ -135,3 +140,45 @@ def _find_misspelt(view: ClusterView, asked: Iterable[str]) -> Iterator[tuple[st
         right = find_correction(name, offered_resources(view))
         if right and not any(name in node.status.allocatable for node in view.snapshot.nodes):
             yield one_line(name), right
+
+
+def misplaced_on_namespace(namespaces: Iterable[Namespace], name: str) -> Iterator[str]:
+    """The keys of a namespace that have no effect as annotations."""
+    for each in namespaces:
+        if each.metadata.name == name:
+            for key in sorted(({QUEUE_LABEL} | NAMESPACE_LABELS) & each.metadata.annotations.keys()):
+                if key not in each.metadata.labels:
+                    step = f"kubectl label namespace {name} {key}={each.metadata.annotations[key]}"
+                    yield f"the annotation {key} of namespace {name} has no effect: it is a label ({step})"
+
+
+def set_by_limit_range(pod: Pod, asked: Mapping[str, int]) -> Iterator[str]:
+    """The resources that a LimitRange of the namespace wrote into a pod that did not ask for them.
+
+    A maximum without a default is the default of each container (``SetDefaults_LimitRangeItem`` of Kubernetes).
+    """
+    told = pod.metadata.annotations.get(_LIMIT_RANGER, "").partition(": ")[2]
+    named = {name for name, count in asked.items() if count}
+    parts = [part for part in told.split("; ") if named & {*part.partition(" limit for ")[0].split(", ")}]
+    if parts:
+        look = f"kubectl get limitranges -n {pod.metadata.namespace} -o yaml"
+        yield (
+            f"a LimitRange of its namespace wrote a limit into it: {one_line('; '.join(parts), FACT_SHOWN)}; a maximum"
+            f" without a default is given to every container ({look})"
+        )
+
+
+def uncounted_quotas(quotas: Iterable[ResourceQuota], asked: Mapping[str, int]) -> Iterator[str]:
+    """The quotas for resources of a pod that count nothing, since the key has another prefix than ``requests.``.
+
+    Kubernetes counts an extended resource under this name only (``pkg/quota/v1/evaluator/core/pods.go``).
+    """
+    for quota in quotas:
+        for name in sorted(asked):
+            for key in (name, f"limits.{name}"):
+                if key in quota.spec.hard:
+                    yield (
+                        f"quota {quota.metadata.name} counts nothing for {key}: Kubernetes counts such a resource as"
+                        f" requests.{name} (kubectl edit resourcequota -n {quota.metadata.namespace}"
+                        f" {quota.metadata.name})"
+                    )

@@ -22,14 +22,15 @@ from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.explain.capacity import explain_no_room
 from tessera.explain.explanation import Explanation
-from tessera.explain.misplaced_keys import (
+from tessera.explain.offered_resources import extended_requests, format_requests
+from tessera.explain.pod_health import add_pod_health, explain_ended, put_silent_nodes_first
+from tessera.explain.pod_requests import (
+    explain_request,
     misplaced_on_namespace,
     set_by_limit_range,
     uncounted_quotas,
+    unmatched_selectors,
 )
-from tessera.explain.offered_resources import extended_requests, format_requests
-from tessera.explain.pod_health import add_pod_health, explain_ended, put_silent_nodes_first
-from tessera.explain.pod_requests import explain_request, unmatched_selectors
 from tessera.explain.pod_startup import explain_bound, explain_unscheduled
 from tessera.explain.queue import admitted_facts, count_group, explain_held_pod
 from tessera.explain.rollouts import name_rollout

@@ -23,8 +23,7 @@ from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
-from tessera.explain.asked_object import Query
-from tessera.explain.explanation import Explanation, ExplanationReport
+from tessera.explain.explanation import Explanation, ExplanationReport, Query
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tessera.dashboard.view.explanations import Explanation as Told
-    from tessera.explain.asked_object import Query
-    from tessera.explain.explanation import Explanation, ExplanationReport
+    from tessera.explain.explanation import Explanation, ExplanationReport, Query
     from tessera.forecast.queue_page import QueuePage
     from tessera.kube.client.client import Client
     from tessera.kube.client.errors import Forbidden
@@ -51,8 +50,7 @@ async def explain_selected(client: "Client", selector: str, namespace: str) -> E
     Raises:
         CommandError: there is none, or the user may not read them.
     """
-    from tessera.explain.asked_object import Query
-    from tessera.explain.explanation import ExplanationReport, merge_alike
+    from tessera.explain.explanation import ExplanationReport, Query, merge_alike
     from tessera.kube.resources import PODS
 
     found = (await client.list(PODS, namespace, label_selector=selector)).items

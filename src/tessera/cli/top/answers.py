@@ -56,8 +56,7 @@ def _sentence(ask: Ask, error: Exception) -> str:
 
 async def _why(client: "Client", ask: Ask, now: float) -> AsyncIterator[Sequence[str]]:
     from tessera.cli.base.explaining import explain_as_user
-    from tessera.explain.asked_object import Query
-    from tessera.explain.explanation import report_lines
+    from tessera.explain.explanation import Query, report_lines
 
     del now
     wanted = Query(kind="pod", name=ask.pod) if ask.pod else Query(kind="node", name=ask.node)
