@@ -31,7 +31,7 @@ from tessera.api.resource_advice import advise
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.batch_placement import Placed
 from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.state.fleet_inventory import FOREIGN
+from tessera.controller.slicing.state.allocation import FOREIGN
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, kind_of

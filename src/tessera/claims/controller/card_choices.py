@@ -26,7 +26,7 @@ from tessera.api.names import CLAIMED_CARD, NodeName, PodUid
 from tessera.cel.evaluator import Meter
 from tessera.claims.controller.chosen_devices import ChosenDevices, Counts, digest_of, shares_needed
 from tessera.claims.controller.published_devices import NODE_WIDE, OF_PROFILE, ROLE, UNIQUE, PublishedDevices
-from tessera.controller.slicing.state.fleet_inventory import CardNames
+from tessera.controller.slicing.state.allocation import CardNames
 from tessera.dra.limits import CARD_CHOICES, NAMESPACE_CARD_CHOICES
 from tessera.dra.requests import AttributeRule, ClaimDemand, ClaimRefused, DeviceDemand
 from tessera.mig.names import CLAIMED_SHARE, is_device_profile

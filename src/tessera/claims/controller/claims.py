@@ -30,8 +30,7 @@ from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.objects.node_info import CLAIMS_OFFER
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.kinds import RequestKind
-from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, will_never_run
-from tessera.controller.slicing.state.fleet_inventory import CardNames
+from tessera.controller.slicing.state.allocation import Allocation, AllocationStep, CardNames, will_never_run
 from tessera.controller.slicing.state.instructions import PatchRecord, RecordEvent
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, DeviceClass, ResourceClaim

@@ -1,14 +1,18 @@
-"""What a pod prefers of its node: preferred node affinity, preferred affinity to pods, and soft spread constraints.
+"""What a pod prefers of its place: node affinity, affinity to pods, soft spread constraints; and replicas go apart.
 
 Among places that cost the packing nothing more, the controller takes one on a node that meets most of them by weight.
-Kubernetes' scheduler adds further scores, and gets no choice: the controller pins the pod to its node.
+Kubernetes' scheduler adds further scores, and gets no choice: the controller pins the pod to its node. That scheduler
+spreads the replicas of a ReplicaSet or a StatefulSet over nodes, so the controller does the same, over nodes first and
+then over cards. What the manifest prefers counts before that, and the packing before all of it.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 
-from tessera.api.names import MODEL_LABEL
+from tessera.api.names import MODEL_LABEL, NodeName, PodUid
 from tessera.api.slice_requests import selector_values
 from tessera.controller.objects.pod_constraints import (
     NAME_FIELD,
@@ -117,3 +121,56 @@ def _pod_preferences(rule: PodAffinity | None, namespace: str, *, repels: bool) 
         if each.weight > 0 and selector_values(term) <= SELECTOR_VALUES:
             text = f"{'apart from' if repels else 'beside'} pods by {term.topology_key}"
             yield Preference(each.weight, read_term(term, namespace), repels=repels, text=text)
+
+
+#: Replicas that are told apart: on a node, and on a card, which has at most seven slices.
+_ON_NODE, _ON_CARD = 255, 15
+#: What a place is worth that has no other replica.
+APART = _ON_NODE * (_ON_CARD + 1) + _ON_CARD
+
+
+#: See :class:`ReplicaPlaces`.
+CardsOf = Callable[[NodeName, PodUid], Iterable[str]]
+
+
+class ReplicaPlaces:
+    """The replicas of one owner, by node and card; a batch adds those that it places by node only.
+
+    Args:
+        placed: by node, the pods.
+        cards_of: returns the UUIDs of the cards of a pod's slices on a node, one for each slice.
+    """
+
+    def __init__(self, placed: Mapping[NodeName, AbstractSet[PodUid]], cards_of: CardsOf) -> None:
+        self._placed = placed
+        self._cards_of = cards_of
+        #: Replicas that the batch has placed, by node.
+        self._added: Counter[NodeName] = Counter()
+        #: Their slices by UUID of the card, for each node that somebody asked about.
+        self._cards: dict[NodeName, Counter[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._placed or self._added)
+
+    def add(self, node: NodeName, count: int) -> None:
+        """Counts replicas that the batch places on a node, or takes from it."""
+        self._added[node] += count
+
+    def total(self) -> int:
+        """Returns the number of all."""
+        return sum(map(len, self._placed.values())) + self._added.total()
+
+    def on_node(self, node: NodeName) -> int:
+        """Returns the number of those on a node."""
+        return len(self._placed.get(node, ())) + self._added[node]
+
+    def on_card(self, node: NodeName, gpu: str) -> int:
+        """Returns the number of their slices on a card."""
+        if node not in self._cards:
+            self._cards[node] = Counter(gpu for uid in self._placed.get(node, ()) for gpu in self._cards_of(node, uid))
+        return self._cards[node][gpu]
+
+    def worth(self, node: NodeName, gpu: str = "") -> int:
+        """What a place is worth: the fewer replicas on the node, then on the card, the more; :data:`APART` at most."""
+        on_node = _ON_NODE - min(_ON_NODE, self.on_node(node))
+        return on_node * (_ON_CARD + 1) + _ON_CARD - (min(_ON_CARD, self.on_card(node, gpu)) if gpu else 0)

@@ -18,8 +18,7 @@ from tessera.controller.cluster.pod_affinity import PodAffinityFilter
 from tessera.controller.objects.node_info import NodeInfo
 from tessera.controller.objects.pod_constraints import MISMATCH, NodeConstraints, first_closed_reason
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_preferences import Preference
-from tessera.controller.slicing.replicas import APART, ReplicaPlaces, Replicas
+from tessera.controller.objects.pod_preferences import APART, Preference, ReplicaPlaces
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
 from tessera.controller.slicing.state.slicer_state import AllocationTable
 from tessera.limits import BATCH_PODS
@@ -239,9 +238,12 @@ class _BatchFilters:
         self._pods: dict[str, PodInfo] = {}
         for pod in self._check_constraints(ordered, work):
             self._pods[pod.key] = pod
-        if any(pod.replica_of is not None for pod in self._pods.values()):
-            replicas = Replicas(context.replicas, context.allocations)
-            self._replicas.update((pod.uid, replicas.of(pod)) for pod in self._pods.values() if pod.replica_of)
+        places: dict[tuple[str, str], ReplicaPlaces] = {}
+        for pod in self._pods.values():
+            if owner := pod.replica_of:
+                if owner not in places:
+                    places[owner] = ReplicaPlaces(context.replicas.get(owner, {}), context.allocations.cards_of)
+                self._replicas[pod.uid] = places[owner]
         self.checked = len(self._pods)
         #: Owners of which a pod has another replica beside it.
         self._several = Counter(pod.replica_of for pod in self._pods.values())

@@ -35,10 +35,9 @@ from tessera.controller.objects.pod_constraints import (
     keeping_off,
 )
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.controller.objects.pod_preferences import Preference
+from tessera.controller.objects.pod_preferences import Preference, ReplicaPlaces
 from tessera.controller.objects.resource_amounts import Amounts, add_amounts, describe_amount
 from tessera.controller.slicing.batch_placement import RELEASING, Placed, PlacementContext, Unplaced, place
-from tessera.controller.slicing.replicas import Replicas
 from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.reservation_rules import KeptAmounts, reservations_before
 from tessera.controller.slicing.state.slicer_state import AllocationTable, SlicerState
@@ -275,7 +274,8 @@ class Planner:
         pods, own = self._cluster.placed_pods, self._state.allocations.get(pod.node, pod.uid)
         pods.drop(pod.uid)
         try:  # counts are made where they are asked for, so all are asked for without the pod
-            others = Replicas(pods.replicas, self._state.allocations).of(pod)
+            assert pod.replica_of is not None, f"{pod.key} is no replica"
+            others = ReplicaPlaces(pods.replicas.get(pod.replica_of, {}), self._state.allocations.cards_of)
             total, on_node = others.total(), others.on_node(pod.node)
             if own is None:  # nobody knows its cards
                 return total, on_node, on_node

@@ -155,12 +155,12 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if not self._has_decided:
             self.settlement.settle(self._plan.resume())
             self._has_decided = True
-        # 2. Candidates
-        candidates = find_candidates(self.state, self.order, nodes)
         work = StepBudget(DECISION_STEPS)
-        for heads in self.order.heads(candidates, work):  # 3. Order
-            proposals = self._plan.plan(heads, work)  # 4. Plan
-            self.settlement.settle(proposals)  # 5. Settle
+        if self.state.waiting or self.order.refusals.kinds or self.order.refusals.is_behind:
+            candidates = find_candidates(self.state, self.order, nodes)  # 2. Candidates
+            for heads in self.order.heads(candidates, work):  # 3. Order
+                proposals = self._plan.plan(heads, work)  # 4. Plan
+                self.settlement.settle(proposals)  # 5. Settle
         self.steps += DECISION_STEPS - work.remaining
         asked, self._asks_again = self._asks_again, self._must_ask()
         if asked or self._asks_again:

@@ -16,17 +16,17 @@ each key has one in flight.
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from tessera.api.instaslice import Instaslice, find_misfit
+from tessera.api.instaslice import Instaslice, find_misfit, recorded_slices
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.cycle.observe import Observer
 from tessera.controller.slicing.cycle.settle import Allocations
 from tessera.controller.slicing.kinds import Kinds
 from tessera.controller.slicing.proposals import Proposer
-from tessera.controller.slicing.state.allocation import Allocation, adopt_record, recorded_uids
+from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.events import (
     InstasliceDeleted,
     InstasliceObserved,
@@ -36,6 +36,7 @@ from tessera.controller.slicing.state.events import (
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.limits import BATCH_PODS
+from tessera.mig.names import parse_profile_name, plain_profile
 
 #: Most changes: changed nodes and pods that one step of the controller takes in if they are many, and the pods of the
 #: last node. Some 25 ms; a start and the first use of whole cards change everything, and other work goes on between
@@ -241,9 +242,9 @@ class Intake:
         """Adopts an object's entries as allocations; returns True if one of them is new to this process."""
         new_records = False
         if item is not None:
-            for uid in recorded_uids(item):
+            for uid in _recorded_uids(item):
                 if self._state.allocations.get(node, uid) is None:
-                    self._state.allocations.add(adopt_record(node, uid, item, self._cluster.pods.get(uid)))
+                    self._state.allocations.add(_adopt_record(node, uid, item, self._cluster.pods.get(uid)))
                     self._cluster.changed_pods.add(uid)
                     new_records = True
         for allocation in self._state.allocations.on(node):
@@ -330,3 +331,41 @@ class Intake:
         faulty = allocation.node in self._state.faults and allocation.in_object
         if pod.terminating or (allocation.in_object and not allocation.slices) or not able or faulty:
             self._allocations.give_up(allocation)
+
+
+def _adopt_record(node: NodeName, uid: PodUid, item: Instaslice, pod: PodInfo | None = None) -> Allocation:
+    """Returns the allocation that a record of the node's object describes.
+
+    A result without a request names neither its pod nor the profile of a single slice. A living pod has both.
+    """
+    request = item.spec.pod_allocation_requests.get(uid)
+    result = item.status.pod_allocation_results.get(uid)
+    if request is not None:
+        namespace, name = request.pod_ref.namespace, request.pod_ref.name
+    else:
+        namespace, name = (pod.namespace, pod.name) if pod is not None else ("", "")
+    return Allocation(
+        node=node,
+        uid=uid,
+        namespace=namespace,
+        name=name,
+        slices=tuple(recorded_slices(request, result, _single_profile(pod))),
+        amounts=pod.amounts if pod is not None else {},
+        claims=request.claims if request is not None else (),
+    )
+
+
+def _single_profile(pod: PodInfo | None) -> str:
+    """Returns NVIDIA's name of the profile if a pod asks for one slice; empty for any other pod."""
+    if pod is None or len(pod.profiles) != 1:
+        return ""
+    try:
+        return str(parse_profile_name(plain_profile(pod.profiles[0])))
+    except ValueError:  # no card has such a slice
+        return ""
+
+
+def _recorded_uids(item: Instaslice) -> Mapping[PodUid, None]:
+    """Returns every pod that has an entry in the object, in order."""
+    both = [*item.spec.pod_allocation_requests, *item.status.pod_allocation_results]
+    return dict.fromkeys(PodUid(uid) for uid in both)

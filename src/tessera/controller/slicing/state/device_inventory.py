@@ -30,7 +30,7 @@ from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid, device_id
 from tessera.controller.objects.node_info import UNKNOWN_MODEL, NodeDevices, NodeInfo
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import DEVICES, PodInfo
-from tessera.controller.slicing.state.fleet_inventory import FleetInventory
+from tessera.controller.slicing.state.allocation import FleetInventory
 from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
 from tessera.placement.card_demand import CPU_STEP, MEMORY_STEP

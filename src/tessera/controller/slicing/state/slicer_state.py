@@ -13,10 +13,9 @@ from tessera.controller.cluster.gang_table import GangTable
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import NodeUsage
-from tessera.controller.slicing.state.allocation import Allocation
+from tessera.controller.slicing.state.allocation import Allocation, FleetInventory
 from tessera.controller.slicing.state.device_inventory import DeviceDemand, DeviceInventory
 from tessera.controller.slicing.state.device_ratings import DeviceRatings
-from tessera.controller.slicing.state.fleet_inventory import FleetInventory
 from tessera.controller.slicing.state.instructions import Evict, RecordEvent, WriteKey
 from tessera.controller.slicing.state.node_records import RecordedMove, Reservation
 from tessera.controller.slicing.state.queue_ledger import QueueLedger
@@ -65,6 +64,11 @@ class AllocationTable:
             if any((each.gpu_uuid, each.start) == (placement.gpu, placement.start) for each in one.slices):
                 return one
         return None
+
+    def cards_of(self, node: NodeName, uid: PodUid) -> Sequence[str]:
+        """Returns the UUIDs of the cards of a pod's slices on a node, one for each slice."""
+        found = self.get(node, uid)
+        return [each.gpu_uuid for each in found.slices] if found is not None else ()
 
     def of(self, uid: PodUid) -> Sequence[Allocation]:
         """Returns the present allocations to a pod."""
@@ -260,7 +264,11 @@ class SlicerState:
     def is_due(self) -> bool:
         """True if something has changed on which no decision has acted."""
         changed = self.cluster.changed_nodes or self.cluster.changed_pods or self.gangs.changed
-        if changed or self.reservations_due or self.pods.is_relief_due:
+        if changed or self.reservations_due:
+            return True
+        if not self.waiting:
+            return False
+        if self.pods.is_relief_due:
             return True
         if self.cluster.dependencies_changed and (
             self.pods.limited or any(one.dependent for one in self.waiting.values())

@@ -23,7 +23,7 @@ state          the pod
 """
 
 import dataclasses
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -204,6 +204,10 @@ class WaitingAges:
     The pod's condition ``tessera.dev/SlicePromised``, where tenants cannot write, keeps the age for a new controller.
     The age of a pod without it, which is older than :data:`UNTOLD`, begins anew: it stood still. Ages that nobody has
     inherited yet are only in memory.
+
+    Attributes:
+        unknown_owners: by owner, of which somebody should ask the API server if it exists, its living pods that inherit
+            then, in the order in which they came; none is empty.
     """
 
     def __init__(self) -> None:
@@ -215,8 +219,7 @@ class WaitingAges:
         self._gated: set[PodUid] = set()
         #: Seconds that living pods inherited.
         self._inherited: dict[PodUid, float] = {}
-        #: By owner that may exist, its living pods that inherit then, in the order in which they came; none is empty.
-        self._claims: dict[Owner, dict[PodUid, _Claim]] = {}
+        self.unknown_owners: dict[Owner, dict[PodUid, _Claim]] = {}
         #: Living pods whose age was left: they are being deleted.
         self._left: set[PodUid] = set()
         #: By namespace and request of an owner's pods, ages that no pod has taken over, sorted; nothing is empty.
@@ -293,24 +296,19 @@ class WaitingAges:
 
     # Ages that go from pod to pod
 
-    @property
-    def unknown_owners(self) -> Collection[Owner]:
-        """The owners of which somebody should ask the API server if they exist."""
-        return self._claims.keys()
-
     def judge(self, owner: Owner, *, exists: bool) -> Sequence[PodUid]:
         """Takes in if an owner exists; returns its pods that have another age now."""
-        claims = self._claims.pop(owner, {})
+        claims = self.unknown_owners.pop(owner, {})
         return [uid for uid, claim in claims.items() if exists and self._inherit(claim)]
 
     def _claim(self, pod: PodInfo, now: float) -> None:
         if pod.maker and _request(pod) in self._ages.get(pod.namespace, {}):
-            self._claims.setdefault(_owner_of(pod), {})[pod.uid] = _Claim(pod, now)
+            self.unknown_owners.setdefault(_owner_of(pod), {})[pod.uid] = _Claim(pod, now)
 
     def _drop_claim(self, pod: PodInfo) -> None:
-        claims = self._claims.get(_owner_of(pod), {})
+        claims = self.unknown_owners.get(_owner_of(pod), {})
         if claims.pop(pod.uid, None) is not None and not claims:
-            del self._claims[_owner_of(pod)]
+            del self.unknown_owners[_owner_of(pod)]
 
     def _inherit(self, claim: _Claim) -> bool:
         """Gives a pod the oldest age that its owner's pods have left; returns false if there is none."""
