@@ -50,10 +50,9 @@ UNCONCERNED = {
 #: Features of the controller that a pod with one slice does not need, while nobody else does.
 FEATURES = [
     "controller/cluster/gang_table",
-    "controller/cluster/avoidance",
     "controller/cluster/pod_affinity",
     "controller/cluster/volumes",
-    "controller/health",
+    "controller",
     "controller/objects/pod_preferences",
     "controller/slicing/gangs",
     "controller/slicing/proposers/move_finder",

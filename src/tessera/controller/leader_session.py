@@ -17,9 +17,9 @@ from tessera.controller.base import PREFERENCE_PRICES, ControllerMetrics
 from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS
 from tessera.controller.defaults import DefaultSettings, exempt_add_ons
 from tessera.controller.execution import SliceExecutor
-from tessera.controller.health.fault_breaker import FaultBreaker
-from tessera.controller.health.fault_evictions import FaultEvictions, RebootAnnotations, RepairSettings
-from tessera.controller.health.silent_agents import SilentAgents
+from tessera.controller.fault_breaker import FaultBreaker
+from tessera.controller.fault_evictions import FaultEvictions, RebootAnnotations, RepairSettings
+from tessera.controller.silent_agents import SilentAgents
 from tessera.controller.informers import (
     ConstraintInformers,
     GateOwners,

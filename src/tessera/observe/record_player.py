@@ -126,7 +126,7 @@ DECIDERS: Mapping[str, DeciderKind] = {
         modules=("tessera.agent.health", "tessera.agent.inventory", "tessera.api.nodes", _NVML),
     ),
     "breaker": DeciderKind(
-        decider="tessera.controller.health.fault_breaker:plan_breaker",
+        decider="tessera.controller.fault_breaker:plan_breaker",
         modules=("tessera.controller", "tessera.api.nodes.card_faults"),
     ),
     "memory": DeciderKind(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tessera.api.nodes.card_faults import CardFault, CardRule, NodeCards
 from tessera.controller.base import BreakerLimits
-from tessera.controller.health.fault_breaker import RuleCount, plan_breaker
+from tessera.controller.fault_breaker import RuleCount, plan_breaker
 
 RULES = ("XID 48", "XID 79", "driver", "probe")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tessera.api.nodes.card_faults import CardFault, CardRule, NodeCards
 from tessera.api.nodes.repairs import Repairs
-from tessera.controller.health.fault_evictions import STUCK, EvictionPlan, FaultyNode, HoldingPod, plan_evictions
+from tessera.controller.fault_evictions import STUCK, EvictionPlan, FaultyNode, HoldingPod, plan_evictions
 
 REPAIRS = Repairs(evict=True, toleration_seconds=600)
 NEEDS_RESET = CardFault("GPU-1", "XID 48", 100, asks="reset")

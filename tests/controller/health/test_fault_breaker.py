@@ -20,7 +20,7 @@ from tessera.api.nodes.card_faults import (
 )
 from tessera.clock import LoopClock
 from tessera.controller.base import BreakerLimits, ControllerMetrics
-from tessera.controller.health.fault_breaker import FaultBreaker
+from tessera.controller.fault_breaker import FaultBreaker
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node
 from tessera.kube.watch.informer import Informer

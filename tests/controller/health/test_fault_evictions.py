@@ -13,7 +13,7 @@ from tessera.api.names import FAULT_TOLERATION, GPU_CONDITION, REPAIRS_KEY, REPA
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCard, encode_cards
 from tessera.clock import LoopClock, rfc3339
 from tessera.controller.base import ControllerMetrics
-from tessera.controller.health.fault_evictions import LONGEST_RETRY, FaultEvictions, RepairSettings
+from tessera.controller.fault_evictions import LONGEST_RETRY, FaultEvictions, RepairSettings
 from tessera.kube.client.requests import Request
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.controller.health.silent_agents import (
+from tessera.controller.silent_agents import (
     GRACE,
     LONGEST,
     AgentObserved,

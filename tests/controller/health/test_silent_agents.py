@@ -15,7 +15,7 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.node_marks import ADVERTISED_MANAGER, CARDS_MANAGER, PROVISIONED_MANAGER
 from tessera.clock import LoopClock, rfc3339
-from tessera.controller.health.silent_agents import GRACE, PAUSE, SILENT_NODES_SHOWN, SilenceCollector, SilentAgents
+from tessera.controller.silent_agents import GRACE, PAUSE, SILENT_NODES_SHOWN, SilenceCollector, SilentAgents
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Request, Response
 from tessera.kube.resources import NAMESPACES, NODES, PODS, Condition, Node, Pod
