@@ -52,7 +52,9 @@ FEATURES = [
     "controller/cluster/gang_table",
     "controller/cluster/pod_affinity",
     "controller/cluster/volumes",
-    "controller",
+    "controller/fault_breaker",
+    "controller/fault_evictions",
+    "controller/silent_agents",
     "controller/objects/pod_preferences",
     "controller/slicing/gangs",
     "controller/slicing/proposers/move_finder",
@@ -67,7 +69,7 @@ FEATURES = [
     "scale_up",
 ]
 #: Files of the controller that such a pod enters at most.
-CONTROLLER_FILES = 30
+CONTROLLER_FILES = 27
 
 
 #: By trip, parts outside the agent that it does not concern.

@@ -14,12 +14,11 @@ from dataclasses import replace
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, PodUid
 from tessera.controller.base import PREFERENCE_PRICES, ControllerMetrics
-from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.cluster.filters import AVOIDANCE_SECONDS
 from tessera.controller.defaults import DefaultSettings, exempt_add_ons
 from tessera.controller.execution import SliceExecutor
 from tessera.controller.fault_breaker import FaultBreaker
 from tessera.controller.fault_evictions import FaultEvictions, RebootAnnotations, RepairSettings
-from tessera.controller.silent_agents import SilentAgents
 from tessera.controller.informers import (
     ConstraintInformers,
     GateOwners,
@@ -29,6 +28,7 @@ from tessera.controller.informers import (
     SliceInformers,
 )
 from tessera.controller.satellite import ControllerOptions, Term
+from tessera.controller.silent_agents import SilentAgents
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.proposals import Proposer
 from tessera.controller.slicing.slicer import KINDS, Slicer

@@ -25,9 +25,9 @@ from tessera.api.names import QUOTA_RESOURCE
 from tessera.api.nodes.silence import SilentNode
 from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.base import ControllerMetrics
-from tessera.controller.silent_agents import SilenceCollector
 from tessera.controller.leader_session import LeaderSession
 from tessera.controller.satellite import ControllerOptions, Process, Term
+from tessera.controller.silent_agents import SilenceCollector
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer

@@ -11,7 +11,7 @@ from tests.support.searching import examples
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, NodeName
-from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.cluster.filters import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import Workload
 from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.events import (

@@ -8,7 +8,7 @@ from tests.controller.slicing.test_agents import agent_pod
 from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.names import GATE, PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName, PodUid
-from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS, NodeAvoidance
+from tessera.controller.cluster.filters import AVOIDANCE_SECONDS, NodeAvoidance
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.proposers.late_pods import BACKLOG, BOUND_WITHIN, LATE
 from tessera.controller.slicing.state.events import LastGatesObserved, RefusalTimedOut

@@ -26,7 +26,7 @@ from tessera.claims.controller.claim_allocations import ClaimAllocations, ClaimE
 from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader, spec_key
 from tessera.claims.controller.claim_users import ClaimUsers, named_claims
 from tessera.claims.controller.published_devices import PublishedDevices, Sort
-from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.cluster.filters import AVOIDANCE_SECONDS
 from tessera.controller.objects.node_info import CLAIMS_OFFER
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
 from tessera.controller.slicing.kinds import RequestKind

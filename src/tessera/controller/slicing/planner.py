@@ -14,8 +14,8 @@ from functools import partial
 import msgspec
 
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.cluster.avoidance import AvoidedNodes
 from tessera.controller.cluster.filters import (
+    AvoidedNodes,
     Filter,
     FreeAmounts,
     FreeDevices,

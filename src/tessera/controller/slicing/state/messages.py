@@ -6,7 +6,7 @@ The readers of a pod's events may have no right to see pods of other namespaces,
 from collections.abc import Iterable, Sequence
 
 from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
-from tessera.controller.cluster.avoidance import AVOIDANCE_SECONDS
+from tessera.controller.cluster.filters import AVOIDANCE_SECONDS
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.node_records import Reservation
 from tessera.placement.moves import Room

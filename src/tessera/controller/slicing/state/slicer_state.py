@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 
 from tessera.api.instaslice import NodeResources
 from tessera.api.names import LAST_GATES, NodeName, PodUid
-from tessera.controller.cluster.avoidance import NodeAvoidance
 from tessera.controller.cluster.cluster_state import ClusterState
+from tessera.controller.cluster.filters import NodeAvoidance
 from tessera.controller.cluster.gang_table import GangTable
 from tessera.controller.objects.node_info import AgentState
 from tessera.controller.objects.pod_info import PodInfo
