@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX, OWN_DOMAIN
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources.meta import Resource
 from tessera.limits import GANG_SIZE, OWN_ANNOTATIONS, PRODUCTS, REQUIRED_MEMORY, REQUIREMENT
@@ -176,20 +176,19 @@ def read_pod_group(item: Mapping[str, Any]) -> tuple[str, int]:
     return key, size if size <= GANG_SIZE else 0
 
 
-PREFIX = "tessera.dev/"
-MEMORY = PREFIX + "gpu-memory"
-NVLINK = PREFIX + "nvlink"
-ECC = PREFIX + "ecc"
-CAPABILITY = PREFIX + "compute-capability"
-PRODUCT = PREFIX + "product"
+MEMORY = OWN_DOMAIN + "gpu-memory"
+NVLINK = OWN_DOMAIN + "nvlink"
+ECC = OWN_DOMAIN + "ecc"
+CAPABILITY = OWN_DOMAIN + "compute-capability"
+PRODUCT = OWN_DOMAIN + "product"
 KEYS = (MEMORY, NVLINK, ECC, CAPABILITY, PRODUCT)
 
 #: With the value :data:`SLICE`, whole cards become slices of whole cards where no node offers those.
-WHOLE_CARD, SLICE = PREFIX + "whole-card", "slice"
+WHOLE_CARD, SLICE = OWN_DOMAIN + "whole-card", "slice"
 
 #: Annotations that record the choice for a pod, and its reason.
-CHOSEN = PREFIX + "chosen-resource"
-CHOSEN_REASON = PREFIX + "chosen-resource-reason"
+CHOSEN = OWN_DOMAIN + "chosen-resource"
+CHOSEN_REASON = OWN_DOMAIN + "chosen-resource-reason"
 
 #: A smaller amount counts as a forgotten unit: no slice of any card is smaller.
 _LEAST_MEMORY = 2**20
@@ -216,10 +215,10 @@ def requirements_of(
     Raises:
         RequirementError: a value is malformed, a key is a misspelling of ours, or the pod also asks for GPUs by name.
     """
-    own = [key for key in annotations if key.startswith(PREFIX)]
+    own = [key for key in annotations if key.startswith(OWN_DOMAIN)]
     if len(own) > OWN_ANNOTATIONS:
         allowed = f"{OWN_ANNOTATIONS} are allowed: remove some"
-        raise RequirementError(f"the pod has {len(own)} annotations under {PREFIX}; {allowed}")
+        raise RequirementError(f"the pod has {len(own)} annotations under {OWN_DOMAIN}; {allowed}")
     for key in own:
         _refuse_misspelt(key)
     if not any(key in annotations for key in KEYS):
@@ -249,12 +248,12 @@ def _refuse_long(key: str, text: str) -> None:
 
 
 def _refuse_misspelt(key: str) -> None:
-    if key in {*KEYS, WHOLE_CARD} or len(key) > len(PREFIX) + _LONGEST_NAME:
+    if key in {*KEYS, WHOLE_CARD} or len(key) > len(OWN_DOMAIN) + _LONGEST_NAME:
         return  # the API server refuses the longer ones
-    names = [known.removeprefix(PREFIX) for known in (*KEYS, WHOLE_CARD)]
-    close = get_close_matches(key.removeprefix(PREFIX), names, n=1, cutoff=0.75)
+    names = [known.removeprefix(OWN_DOMAIN) for known in (*KEYS, WHOLE_CARD)]
+    close = get_close_matches(key.removeprefix(OWN_DOMAIN), names, n=1, cutoff=0.75)
     if close:
-        raise RequirementError(f"annotation {one_line(key)}: unknown; did you mean {PREFIX}{close[0]}?")
+        raise RequirementError(f"annotation {one_line(key)}: unknown; did you mean {OWN_DOMAIN}{close[0]}?")
 
 
 def _read_memory(text: str) -> int:

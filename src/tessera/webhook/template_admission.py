@@ -20,8 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
-from tessera.api.pod_annotations import PREFIX
+from tessera.api.names import MIG_RESOURCE_PREFIX, OWN_DOMAIN, QUOTA_RESOURCE
 from tessera.api.pod_templates import Path, TemplateKind, find_templates, is_queued
 from tessera.limits import POD_TEMPLATES
 from tessera.webhook.base import PodRefused, Rule, SpendTime, refuse_oversized, spend_nothing
@@ -90,7 +89,7 @@ def asks(template: Json) -> bool:
 
     Parts of a wrong type ask for nothing; the API server or the kind's controller reports them.
     """
-    if any(str(key).startswith(PREFIX) for key in _keys(_get(_get(template, "metadata"), "annotations"))):
+    if any(str(key).startswith(OWN_DOMAIN) for key in _keys(_get(_get(template, "metadata"), "annotations"))):
         return True
     resources = requested_resources(template)
     return any(name.startswith(MIG_RESOURCE_PREFIX) or name == QUOTA_RESOURCE for name in resources)
