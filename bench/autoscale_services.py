@@ -38,8 +38,15 @@ from typing import Any, Protocol
 
 import yaml
 
-from tessera_lab.workloads.autoscaling.behavior import Limits, ScaleHistory
-from tessera_lab.workloads.autoscaling.replica_calculator import MetricError, Target, Tolerances, by_average, by_pods
+from tessera_lab.workloads.autoscaling.replica_calculator import (
+    Limits,
+    MetricError,
+    ScaleHistory,
+    Target,
+    Tolerances,
+    by_average,
+    by_pods,
+)
 
 LEAST, FEWER, MOST, SLICES, TAKEN = 5, 3, 12, 10, 4
 AT_ONCE, SERVICE, START, PATIENCE, SLO = 16, 1.6, 60, 30, 2

@@ -40,8 +40,7 @@ from tests.support.virtual_lab import VirtualLab
 
 from tessera.api.names import HAND_OVER, UPDATE_ANNOTATION
 from tessera.kube.resources import DEPLOYMENTS, SERVICES
-from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
-from tessera_lab.kubelet.images.image_programs import ProgramContext
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ProgramContext, SimulatedImage
 from tessera_lab.simulation.virtual_time import run_virtual
 from tessera_lab.workloads.objects.endpoints import ENDPOINT_SLICES
 

@@ -19,7 +19,7 @@ from tessera.api.nodes.health import SOURCE_WORDS, Finding
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 from tessera_lab.activity.lab_cards import LabCards
-from tessera_lab.activity.library import builtin_scenario
+from tessera_lab.activity.scenario import builtin_scenario
 
 #: By source of a card's fault, what `tessera lab break gpu` is told; an XID is one source for each number.
 FAULTS: Mapping[str, Mapping[str, Any]] = {

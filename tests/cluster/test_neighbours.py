@@ -17,7 +17,7 @@ from tessera.kube.resources import (
     STORAGE_CLASSES,
 )
 from tessera.kube.resources.meta import Resource
-from tessera_lab.workloads.storage.provisioner import PROVISIONER
+from tessera_lab.workloads.storage import PROVISIONER
 
 PRIORITIES: Resource[dict[str, Any]] = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict

@@ -10,9 +10,8 @@ from tessera.kube.resources import PODS
 from tessera.nvml.interface import MigUuid
 from tessera.nvml.measurements import Quantity
 from tessera_lab.activity.lab_cards import LabCards
-from tessera_lab.activity.library import builtin_scenario
 from tessera_lab.activity.player import ScenarioPlayer
-from tessera_lab.activity.scenario import Scenario, parse_scenario
+from tessera_lab.activity.scenario import Scenario, builtin_scenario, parse_scenario
 
 
 class Play:

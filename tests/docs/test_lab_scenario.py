@@ -5,8 +5,7 @@ from pathlib import Path
 
 from monitoring.alerts import ALERTS
 
-from tessera_lab.activity.library import builtin_names
-from tessera_lab.activity.scenario import parse_scenario
+from tessera_lab.activity.scenario import builtin_names, parse_scenario
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab.md"
 

@@ -11,7 +11,7 @@ from tessera.explain.explanation import Explanation, parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import MUTATING_WEBHOOKS, PODS, Resource
 from tessera.kueue.names import ADMISSION_GATE, QUEUE_LABEL, TOPOLOGY_GATE, VERSIONS, Version
-from tessera_lab.kueue.objects import kind
+from tessera_lab.kueue.workloads import kind
 
 
 async def why(cluster: KueueCluster, what: str, client: Any = None) -> Explanation:

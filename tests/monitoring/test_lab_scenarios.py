@@ -20,7 +20,7 @@ from tests.monitoring.lab_scrapes import Values, expectation, scrape
 from tests.support.command_line import start_lab
 from tests.support.running_lab import ROOT, RunningLab
 
-from tessera_lab.activity.library import builtin_text
+from tessera_lab.activity.scenario import builtin_text
 from tessera_lab.daemon.control_socket import send_request
 from tessera_lab.daemon.lab_folder import stop
 

@@ -7,8 +7,7 @@ from typing import Any
 from tessera.clock import LoopClock
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.context import ContainerHost, InProcessPlugins, PodIdentity
-from tessera_lab.kubelet.images.catalogue import ImageProgram
-from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock, exit_code
+from tessera_lab.kubelet.images.catalogue import ImageProgram, ProgramContext, RunClock, exit_code
 
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
 

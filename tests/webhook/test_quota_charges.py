@@ -12,7 +12,7 @@ from tessera.mig.names import parse_profile_name
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.pod_json import apply_operations
 from tessera.webhook.slice_admission import patch_for_slices
-from tessera_lab.apiserver.admission.quota.usage import PODS, object_usage
+from tessera_lab.apiserver.admission.resource_quota import PODS, object_usage
 
 PROFILES = ("1g.5gb", "1g.5gb.me", "2g.10gb", "3g.20gb")
 MEMORY = "requests.instaslice.redhat.com/accelerator-memory-quota"

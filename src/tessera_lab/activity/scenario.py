@@ -1,12 +1,15 @@
-"""The form of a scenario: what happens on a lab's cards over time, as people write it in YAML. Pure.
+"""Scenarios: their form, and those that come with the lab.
 
-A scenario has pods that it creates, the use that other pods make of their cards, and steps at times. Unknown keys are
-refused, and every number is bounded.
+A scenario says what happens on a lab's cards over time, as people write it in YAML: it has pods that it
+creates, the use that other pods make of their cards, and steps at times. Unknown keys are refused, and every number is
+bounded.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 import msgspec
 
@@ -18,6 +21,7 @@ from tessera_lab.limits import LAB_SCENARIO, LAB_SCENARIO_PARTS, LAB_SCENARIO_PO
 
 #: A name of Kubernetes (RFC 1123) that leaves room for a number behind it.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+_SUFFIX = ".yaml"
 
 
 class ScenarioError(ValueError):
@@ -175,3 +179,22 @@ def parse_scenario(text: str) -> Scenario:
         return msgspec.convert(load_document(text), type=Scenario)
     except ValueError as error:
         raise ScenarioError(f"scenario: {one_line(error, 400)}") from error
+
+
+def _files() -> Iterator[Traversable]:
+    return (each for each in files(__package__).joinpath("library").iterdir() if each.name.endswith(_SUFFIX))
+
+
+def builtin_names() -> list[str]:
+    """Returns the names, sorted."""
+    return sorted(each.name.removesuffix(_SUFFIX) for each in _files())
+
+
+def builtin_text(name: str) -> str:
+    """Returns the text of a scenario of :func:`builtin_names`."""
+    return next(each for each in _files() if each.name == name + _SUFFIX).read_text(encoding="utf-8")
+
+
+def builtin_scenario(name: str) -> Scenario:
+    """Returns a scenario of :func:`builtin_names`."""
+    return parse_scenario(builtin_text(name))

@@ -15,7 +15,7 @@ from tessera.api.names import MIG_CONFIG_LABEL, OWN_LAYOUTS, OWN_PROFILES, SYSTE
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES
-from tessera_lab.activity.library import builtin_text
+from tessera_lab.activity.scenario import builtin_text
 from tessera_lab.daemon import control_socket
 from tessera_lab.daemon.lab_folder import LabState
 from tessera_lab.daemon.scenario_control import ScenarioRequest

@@ -12,9 +12,14 @@ from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.grammar import Output, output_option
 from tessera_lab.apiserver.kinds.versions import CLUSTERS, DEFAULT
-from tessera_lab.cli.lab_cards import break_command, mend_command, use_memory_command
-from tessera_lab.cli.lab_folder_option import dir_option, running_lab_folder
-from tessera_lab.cli.lab_scenario import scenario_command
+from tessera_lab.cli.lab_cards import (
+    break_command,
+    dir_option,
+    mend_command,
+    running_lab_folder,
+    scenario_command,
+    use_memory_command,
+)
 
 if TYPE_CHECKING:
     from tessera_lab.daemon.lab_folder import LabState

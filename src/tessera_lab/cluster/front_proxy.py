@@ -1,4 +1,7 @@
-"""The API server's front proxy: its certificate, the ConfigMap that announces it, and its calls of Services."""
+"""The API server's front proxy: its certificate, the ConfigMap that announces it, and its calls of Services.
+
+The page of a pod that the API server passes on is read whole, or not at all.
+"""
 
 import base64
 import ssl
@@ -15,12 +18,29 @@ from tessera_lab.apiserver.authz.certificates import CertificateAuthority, Certi
 from tessera_lab.apiserver.handlers.aggregation import Target
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
 from tessera_lab.apiserver.request.server_state import ServerState
-from tessera_lab.cluster.page_body import read_page
+from tessera_lab.limits import POD_PAGE
 
 #: Common name of the certificate.
 CLIENT = "front-proxy-client"
 _NAME, _NAMESPACE = "extension-apiserver-authentication", "kube-system"
 _SECONDS = 30.0
+
+
+async def read_page(answer: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer, to its end.
+
+    A single read of aiohttp's stream gives only what has arrived.
+
+    Raises:
+        ConnectionError: it has more bytes than ``POD_PAGE``.
+        aiohttp.ClientError: the connection broke before the end.
+    """
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > POD_PAGE:
+            raise ConnectionError(f"the page of {answer.url} is too long: {POD_PAGE} are allowed; ask for less of it")
+    return bytes(body)
 
 
 class FrontProxy:

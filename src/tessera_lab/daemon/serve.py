@@ -51,12 +51,11 @@ from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cloud.autoscaled_groups import parse_groups, run_autoscaler
 from tessera_lab.cluster.accepted_nodes import lab_nodes
 from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
+from tessera_lab.cluster.front_proxy import read_page
 from tessera_lab.cluster.options import parse_system
-from tessera_lab.cluster.page_body import read_page
-from tessera_lab.daemon.card_requests import card_handlers
 from tessera_lab.daemon.control_socket import RequestHandler, serve_control_socket
 from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
-from tessera_lab.daemon.scenario_control import ScenarioControl
+from tessera_lab.daemon.scenario_control import ScenarioControl, card_handlers
 from tessera_lab.experiments.scenarios import article_machine, article_registries
 from tessera_lab.installation.image_processes import LabAccess, add_images
 from tessera_lab.installation.image_resolver import SimulatedResolver
@@ -69,7 +68,7 @@ from tessera_lab.kueue.manager import IMAGE as KUEUE_IMAGE
 from tessera_lab.kueue.manager import install_kueue, manager_program
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop
-from tessera_lab.workloads.storage.provisioner import PROVISIONER
+from tessera_lab.workloads.storage import PROVISIONER
 
 _URL = re.compile(r"http://\S+/")
 

@@ -17,8 +17,13 @@ from tessera.agent.base.node_files import MarkerFiles
 from tessera.api.nodes.node_marks import CUDA_READY, TOOLKIT_READY
 from tessera.driver.images import Outcome
 from tessera_lab.drivers.driver_containers import Draw, building_driver, exact_duration, precompiled_driver
-from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, SimulatedImage
-from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
+from tessera_lab.kubelet.images.catalogue import (
+    FAILED_EXIT,
+    ImageCatalogue,
+    ImageProgram,
+    ProgramContext,
+    SimulatedImage,
+)
 from tessera_lab.simulation.cost_model import CostModel
 
 

@@ -23,8 +23,7 @@ from pathlib import Path
 from tessera.agent.base.node_files import MarkerFiles
 from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY
 from tessera.nvml.errors import InUse
-from tessera_lab.kubelet.images.catalogue import ImageProgram
-from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
+from tessera_lab.kubelet.images.catalogue import FAILED_EXIT, ImageProgram, ProgramContext
 from tessera_lab.simulation.cost_model import CostModel
 
 #: Arguments of NVIDIA's entry point in the driver's container and in the Driver Toolkit's.

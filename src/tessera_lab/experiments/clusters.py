@@ -39,8 +39,8 @@ from tessera_lab.installation.install import apply_manifests
 from tessera_lab.kubelet.context import Entrypoint
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 from tessera_lab.reference_operator import manifests, programs
+from tessera_lab.reference_operator.manifests import REFERENCE, ReferenceWaits
 from tessera_lab.reference_operator.operator import ReferenceOperator
-from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel, draw_durations
 
 #: The date that a cluster's time zero stands for.

@@ -18,7 +18,7 @@ from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, build_catalogue, builder_image, driver_image
 from tessera_lab.drivers.driver_containers import broken_driver, driver_toolkit
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
-from tessera_lab.reference_operator.waits import REFERENCE
+from tessera_lab.reference_operator.manifests import REFERENCE
 from tessera_lab.simulation.cost_model import CostModel
 
 KERNEL = "5.14.0-284.25.1.el9_2.x86_64"

@@ -2,7 +2,7 @@
 
 The lab's own version runs in the lab's process (:mod:`tessera_lab.installation.install`). Another version cannot, since
 one process has one package ``tessera``. So its containers are programs of their image
-(:mod:`tessera_lab.kubelet.images.image_programs`): a child process with the command, arguments and environment of the
+(:mod:`tessera_lab.kubelet.images.catalogue`): a child process with the command, arguments and environment of the
 container, and kubelet's probes. What a container would see by its mounts and its network namespace is passed by
 options and variables that every version has: the folders of the node, the simulated cards' file, the pod's address, and
 a kubeconfig with the token of the pod's service account.
@@ -22,8 +22,7 @@ import aiohttp
 
 from tessera.kube.transport.credentials import Credentials
 from tessera_lab.kubelet.context import ContainerHost, GrpcPlugins, PodIdentity
-from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, SimulatedImage
-from tessera_lab.kubelet.images.image_programs import ProgramContext
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, ProgramContext, SimulatedImage
 
 #: Seconds between two checks of a process's /readyz; kubelet's probes read the last answer at their own times.
 READY_INTERVAL = 0.2

@@ -18,10 +18,8 @@ from tessera.clock import Clock, parse_rfc3339, rfc3339
 from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES
 from tessera.kube.client.client import Client
 from tessera.kube.quantity import format_quantity, parse_quantity
-from tessera_lab.kueue.eviction import Eviction
-from tessera_lab.kueue.objects import Kinds, condition, is_true, key_of, order
-from tessera_lab.kueue.workload_status import WorkloadStatus
-from tessera_lab.kueue.workloads import Job
+from tessera_lab.kueue.eviction import Eviction, WorkloadStatus
+from tessera_lab.kueue.workloads import Job, Kinds, condition, is_true, key_of, order
 
 Json = dict[str, Any]
 Amounts = dict[str, Decimal]

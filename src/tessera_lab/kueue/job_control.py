@@ -10,9 +10,8 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import JOBS, PODS
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import ADMISSION_GATE, TOPOLOGY_GATE
-from tessera_lab.kueue.objects import is_leaving
 from tessera_lab.kueue.webhooks import MANAGED
-from tessera_lab.kueue.workloads import Job, phase
+from tessera_lab.kueue.workloads import Job, is_leaving, phase
 
 Json = dict[str, Any]
 

@@ -32,11 +32,10 @@ from tessera.kueue.names import (
     VISIBILITY_GROUP,
 )
 from tessera_lab.apiserver.admission.webhooks.callers import Reviewer
-from tessera_lab.kubelet.images.catalogue import ImageProgram
-from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
-from tessera_lab.kueue.objects import is_true, kind, order
+from tessera_lab.kubelet.images.catalogue import FAILED_EXIT, ImageProgram, ProgramContext
 from tessera_lab.kueue.stand_in import StandIn, create_kinds
 from tessera_lab.kueue.webhooks import SERVICE, KueueWebhooks, configuration
+from tessera_lab.kueue.workloads import is_true, kind, order
 
 Json = dict[str, Any]
 

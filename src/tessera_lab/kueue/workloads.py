@@ -1,11 +1,15 @@
-"""Builds Workloads as Kueue does: of Jobs from their templates, of pods and groups from the stored pods."""
+"""Kueue's objects as the lab stores them: their kinds, their conditions, and the Workloads that it builds, in order.
+
+Workloads are built as Kueue does: of Jobs from their templates, of pods and groups from the stored pods.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, kueue_group
-from tessera.kueue.names import QUEUE_LABEL
+from tessera.kube.resources.meta import Resource
+from tessera.kueue.names import GROUP, QUEUE_LABEL
 from tessera_lab.kueue.webhooks import MANAGED, ROLE_HASH, role_hash, workload_name
 
 Json = dict[str, Any]
@@ -156,3 +160,60 @@ def is_ready(pod: Json) -> bool:
 
 def _is_owned(pod: Json, uid: str) -> bool:
     return any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences") or ())
+
+
+def kind(plural: str, name: str, version: str, *, namespaced: bool = False) -> Resource[Json]:
+    """A kind of Kueue."""
+    return Resource(GROUP, version, plural, name, namespaced, dict)
+
+
+class Kinds(NamedTuple):
+    """Kueue's kinds at one version of its API."""
+
+    workloads: Resource[Json]
+    local_queues: Resource[Json]
+    cluster_queues: Resource[Json]
+    checks: Resource[Json]
+    flavors: Resource[Json]
+
+
+def make_kinds(version: str) -> Kinds:
+    """The kinds at a version."""
+    return Kinds(
+        workloads=kind("workloads", "Workload", version, namespaced=True),
+        local_queues=kind("localqueues", "LocalQueue", version, namespaced=True),
+        cluster_queues=kind("clusterqueues", "ClusterQueue", version),
+        checks=kind("admissionchecks", "AdmissionCheck", version),
+        flavors=kind("resourceflavors", "ResourceFlavor", version),
+    )
+
+
+def condition(item: Json, type_: str) -> Json | None:
+    """A condition of an object; None if it has none of this type."""
+    found = item.get("status", {}).get("conditions") or ()
+    return next((each for each in found if each["type"] == type_), None)
+
+
+def is_true(item: Json, type_: str) -> bool:
+    """True if a condition holds."""
+    found = condition(item, type_)
+    return found is not None and found["status"] == "True"
+
+
+def key_of(item: Json) -> str:
+    """``namespace/name``."""
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+
+
+def is_leaving(item: Json) -> bool:
+    """True if it is being deleted."""
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def order(item: Json) -> tuple[int, str, str]:
+    """Higher priority first, then age; a Workload that a check sent back counts from then on."""
+    evicted = condition(item, "Evicted")
+    since = item["metadata"]["creationTimestamp"]
+    if evicted is not None and evicted["reason"] in {"AdmissionCheck", "PodsReadyTimeout"}:
+        since = evicted["lastTransitionTime"]
+    return -int(item["spec"].get("priority", 0)), since, item["metadata"]["uid"]

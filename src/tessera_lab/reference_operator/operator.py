@@ -20,8 +20,14 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NAMESPACES, NODES
 from tessera.kube.watch.informer import Informer
 from tessera_lab.drivers.driver_containers import Draw, exact_duration
-from tessera_lab.reference_operator.manifests import NAMESPACE, PRESENT, driver_daemonset, operand_daemonsets
-from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
+from tessera_lab.reference_operator.manifests import (
+    NAMESPACE,
+    PRESENT,
+    REFERENCE,
+    ReferenceWaits,
+    driver_daemonset,
+    operand_daemonsets,
+)
 from tessera_lab.simulation.cost_model import CostModel
 
 _NFD = "feature.node.kubernetes.io/"

@@ -1,6 +1,6 @@
 """Programs of the reference operator's containers: they poll for a marker, then do their work.
 
-The lengths of the waits are in :mod:`tessera_lab.reference_operator.waits`, the polls are here, and the driver's
+The lengths of the waits are in :mod:`tessera_lab.reference_operator.manifests`, the polls are here, and the driver's
 startup probe is in its DaemonSet (:mod:`tessera_lab.reference_operator.manifests`). The validator's last check (the
 node counts its cards) and its CUDA pod are left out: no pod waits for them before it gets a card.
 """
@@ -13,10 +13,9 @@ from tessera.api.nodes.node_marks import CUDA_READY, DRIVER_CONTAINER_READY, DRI
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
 from tessera_lab.drivers.driver_containers import Draw, exact_duration, run_until_stopped
 from tessera_lab.kubelet.context import InProcessPlugins
-from tessera_lab.kubelet.images.catalogue import ImageProgram
-from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
+from tessera_lab.kubelet.images.catalogue import FAILED_EXIT, ImageProgram, ProgramContext
 from tessera_lab.reference_operator import manifests
-from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
+from tessera_lab.reference_operator.manifests import REFERENCE, ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel
 
 #: Written by the toolkit's container here; with the real one a container of the runtime class starts.

@@ -1,12 +1,18 @@
-"""Writes of kube-scheduler's plugin DynamicResources: reserves a pod's claims before it is bound, and clears others.
+"""What is bound before a pod: its claims and its volumes, as kube-scheduler's PreBind does.
+
+**Claims** (plugin DynamicResources): reserves a pod's claims before it is bound, and clears others.
 
 Before a pod is bound it becomes a consumer of each of its claims; a claim that the scheduler allocates first gets the
 finalizer, then allocation and consumer in one write. As in Kubernetes 1.36 this write sets ``allocationTimestamp``
 where an allocation has none; the server takes that for a change of the allocation and refuses it, for ever.
 
 A claim whose allocation is on no node that could take the pod is cleared, if nobody else uses it.
+
+**Volumes.** It reserves an existing volume for its claim; on a claim that needs a new volume it writes the node, and
+the provisioner makes the volume there. Then the binding of this pod waits; the scheduler goes on with others.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,13 +22,13 @@ import msgspec
 from tessera.clock import Clock, rfc3339
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Conflict, NotFound
-from tessera.kube.resources import PODS
+from tessera.kube.resources import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 from tessera.kube.resources.meta import Resource, key_of, split_key, uid_of
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera_lab.scheduler.filters.claims import ClaimPlan
-from tessera_lab.scheduler.filters.extended_devices import ExtendedClaim
+from tessera_lab.scheduler.decision import NodeChoice
+from tessera_lab.scheduler.filters.claims import ClaimPlan, ExtendedClaim
 from tessera_lab.scheduler.state.claim_cache import ClaimCache
-from tessera_lab.scheduler.state.node_cache import CachedPod
+from tessera_lab.scheduler.state.node_cache import SELECTED_NODE, CachedPod, StorageCache
 from tessera_lab.scheduler.state.pod_claims import FINALIZER, allocation_of, consumer, is_reserved_for, reservations
 from tessera_lab.simulation.supervision import LabInformer
 
@@ -36,6 +42,8 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
 RESOURCE_SLICES = Resource(_GROUP, "v1", "resourceslices", "ResourceSlice", False, dict[str, Any])
 DEVICE_TAINT_RULES = Resource(_GROUP, "v1", "devicetaintrules", "DeviceTaintRule", False, dict[str, Any])
 DEVICE_CLASSES = Resource(_GROUP, "v1", "deviceclasses", "DeviceClass", False, dict[str, Any])
+#: Seconds that binding may take (``bindTimeoutSeconds``); then the scheduler decides the pod again.
+BIND_TIMEOUT = 600.0
 
 
 class ClaimBindingError(Exception):
@@ -232,3 +240,74 @@ def _cleared(status: Json) -> Json | None:
     if status.get("allocation") is None:
         return None
     return {key: value for key, value in status.items() if key not in {"allocation", "reservedFor", "devices"}}
+
+
+class VolumeBinder:
+    """Mirrors storage objects and binds claims.
+
+    Args:
+        client: writes to the API server.
+        storage: the scheduler's cache, which this class keeps up to date.
+        changed: called after every change of the cache.
+        clock: the time.
+        rng: for the mirrors' jitter.
+    """
+
+    def __init__(
+        self, client: Client, storage: StorageCache, changed: Callable[[], None], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._client = client
+        self._storage = storage
+        self._changed = changed
+        self._bound = asyncio.Event()
+        kinds: tuple[tuple[Resource[Any], dict[str, Any]], ...] = (
+            (PERSISTENT_VOLUME_CLAIMS, storage.claims),
+            (PERSISTENT_VOLUMES, storage.volumes),
+            (STORAGE_CLASSES, storage.classes),
+            (CSI_NODES, storage.csi_nodes),
+        )
+        self.informers: Sequence[Informer[Json]] = [
+            LabInformer(client, kind.as_dicts(), clock=clock, rng=rng) for kind, _ in kinds
+        ]
+        for informer, (_, memory) in zip(self.informers, kinds, strict=True):
+            informer.add_handler(self._mirror(memory))
+
+    def _mirror(self, memory: dict[str, Any]) -> Callable[[WatchEvent[Json]], None]:
+        def handle(event: WatchEvent[Json]) -> None:
+            if event.kind is EventKind.DELETED:
+                memory.pop(key_of(event.object), None)
+            else:
+                memory[key_of(event.object)] = event.object
+            self._bound.set()
+            self._changed()
+
+        return handle
+
+    async def bind(self, placed: NodeChoice) -> None:
+        """Returns once all claims of a decision are bound.
+
+        Raises:
+            TimeoutError: they were not bound in time.
+            ApiError: the server refused a write.
+        """
+        plan = placed.volumes
+        for claim, volume in plan.bind.items():
+            namespace, name = split_key(claim)
+            reference = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name}
+            reference["uid"] = self._storage.claims[claim]["metadata"]["uid"]
+            await self._client.merge_patch(PERSISTENT_VOLUMES, volume, {"spec": {"claimRef": reference}})
+        for claim in plan.make:
+            namespace, name = split_key(claim)
+            patch = {"metadata": {"annotations": {SELECTED_NODE: placed.node}}}
+            await self._client.merge_patch(PERSISTENT_VOLUME_CLAIMS, name, patch, namespace)
+        desired = (*plan.bind, *plan.make)
+        if not desired:
+            return
+        async with asyncio.timeout(BIND_TIMEOUT):
+            while not all(self._is_bound(claim) for claim in desired):
+                self._bound.clear()
+                await self._bound.wait()
+
+    def _is_bound(self, key: str) -> bool:
+        claim = self._storage.claims.get(key)
+        return claim is not None and self._storage.is_bound(claim)

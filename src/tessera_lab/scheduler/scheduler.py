@@ -27,14 +27,13 @@ from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import key_of, split_key, uid_of
 from tessera.kube.retries import Backoff
 from tessera.kube.watch.informer import EventKind, WatchEvent
-from tessera_lab.scheduler.claim_binding import ClaimBinder, ClaimBindingError
+from tessera_lab.scheduler.claim_binding import ClaimBinder, ClaimBindingError, VolumeBinder
 from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
 from tessera_lab.scheduler.filters.claims import concerns_claims, missing_claims
 from tessera_lab.scheduler.filters.device_allocator import AllocatorError, AllocatorTimeoutError
 from tessera_lab.scheduler.preemption import Preemption, Victims, preempt
 from tessera_lab.scheduler.state.node_cache import CachedPod, NodeCache, build_pod_info
 from tessera_lab.scheduler.state.pod_claims import claim_names
-from tessera_lab.scheduler.volume_binding import VolumeBinder
 from tessera_lab.simulation.supervision import LabInformer, describe_error
 
 

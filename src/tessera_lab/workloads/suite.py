@@ -14,17 +14,14 @@ from tessera_lab.workloads.apps.replicaset import ReplicaSetController
 from tessera_lab.workloads.apps.statefulset import StatefulSetController
 from tessera_lab.workloads.autoscaling.horizontal import HorizontalPodAutoscalerController
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
-from tessera_lab.workloads.nodes.device_taints import DeviceTaintEviction
-from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle, NodeTaints, PodGarbageCollector
-from tessera_lab.workloads.objects.api_services import ApiServiceController
+from tessera_lab.workloads.nodes import DeviceTaintEviction, NodeLifecycle, NodeTaints, PodGarbageCollector
 from tessera_lab.workloads.objects.disruption_budgets import DisruptionBudgetController
-from tessera_lab.workloads.objects.endpoints import EndpointsController
+from tessera_lab.workloads.objects.endpoints import ApiServiceController, EndpointsController
 from tessera_lab.workloads.objects.garbage_collector import GarbageCollector
 from tessera_lab.workloads.objects.metadata_mirror import MetadataMirror
 from tessera_lab.workloads.objects.namespaces import NamespaceContents, NamespaceDeletion
 from tessera_lab.workloads.objects.resource_claims import ResourceClaimController
-from tessera_lab.workloads.storage.provisioner import EphemeralClaims, Provisioner
-from tessera_lab.workloads.storage.volume_controller import VolumeController
+from tessera_lab.workloads.storage import EphemeralClaims, Provisioner, VolumeController
 
 
 class _Controller(Protocol):

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tessera_lab.activity.library import builtin_names, builtin_scenario
-from tessera_lab.activity.scenario import ScenarioError, Step, parse_scenario
+from tessera_lab.activity.scenario import ScenarioError, Step, builtin_names, builtin_scenario, parse_scenario
 from tessera_lab.limits import LAB_SCENARIO, LAB_SCENARIO_PARTS
 
 

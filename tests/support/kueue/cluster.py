@@ -22,7 +22,7 @@ from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.cluster import ADMIN
 from tessera_lab.cluster.remote_nodes import ImpersonatingTransport
-from tessera_lab.kueue.objects import condition, is_true, kind
+from tessera_lab.kueue.workloads import condition, is_true, kind
 
 Json = dict[str, Any]
 #: Seconds that anything may take.

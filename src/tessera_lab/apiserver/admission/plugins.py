@@ -15,8 +15,8 @@ from typing import Any
 
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver.admission.chain import AdmissionPlugin, namespace_lifecycle
-from tessera_lab.apiserver.admission.quota.usage import pod_amounts, requests_of
-from tessera_lab.apiserver.authz.node_authorizer import SLICES, node_of
+from tessera_lab.apiserver.admission.resource_quota import pod_amounts, requests_of
+from tessera_lab.apiserver.authz.rbac import SLICES, node_of
 from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj
 from tessera_lab.apiserver.request.server_state import ServerState
 from tessera_lab.apiserver.status import forbidden_error

@@ -1,9 +1,12 @@
-"""Rights that a write of a ResourceClaim needs beside those of the request (``pkg/registry/resource/utils.go``).
+"""Rights inside a write, beside those of the request.
 
-A claim that asks for administrative access needs a labelled namespace. Since 1.36 a change of ``status.allocation`` or
-``status.reservedFor`` needs the request's verb on ``resourceclaims/binding`` in the whole cluster, and a change of
-``status.devices`` needs ``associated-node:VERB`` or ``arbitrary-node:VERB`` on ``resourceclaims/driver`` by the name of
-each driver. A refusal is an error of the object (422), as in Kubernetes.
+Those of a ResourceClaim are of ``pkg/registry/resource/utils.go``. A claim that asks for administrative access needs a
+labelled namespace. Since 1.36 a change of ``status.allocation`` or ``status.reservedFor`` needs the request's verb on
+``resourceclaims/binding`` in the whole cluster, and a change of ``status.devices`` needs ``associated-node:VERB`` or
+``arbitrary-node:VERB`` on ``resourceclaims/driver`` by the name of each driver. A refusal is an error of the object
+(422), as in Kubernetes.
+
+A create by server-side apply, and rights that an object grants, are asked for here too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,19 +14,55 @@ from typing import Any
 
 import msgspec
 
+from tessera_lab.apiserver.authz.escalation import Grant, check_grant
 from tessera_lab.apiserver.field_errors import forbidden_cause
-from tessera_lab.apiserver.handlers.access import not_allowed_error
 from tessera_lab.apiserver.interfaces import Attributes, GroupResource, Obj, StatusCause, UserInfo
 from tessera_lab.apiserver.kinds.claim_rules import device_key
 from tessera_lab.apiserver.request.server_state import NAMESPACES, ResourceRequest, ServerState
+from tessera_lab.apiserver.status import StatusError, forbidden_error
 
 Read = Mapping[str, Any]
-
 GROUP = "resource.k8s.io"
 #: Label of a namespace in which claims may ask for administrative access.
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 _KINDS = frozenset({GroupResource(GROUP, "resourceclaims"), GroupResource(GROUP, "resourceclaimtemplates")})
+
+
+def not_allowed_error(attributes: Attributes, reason: str) -> StatusError:
+    """403: no rule allows the request."""
+    resource = attributes.resource + (f"/{attributes.subresource}" if attributes.subresource else "")
+    scope = f' in the namespace "{attributes.namespace}"' if attributes.namespace else " at the cluster scope"
+    verb = f'cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"'
+    message = f'User "{attributes.user.name}" {verb}{scope}' + (f": {reason}" if reason else "")
+    return forbidden_error(attributes.group, attributes.resource, attributes.name, message)
+
+
+def check_create(core: ServerState, request: ResourceRequest) -> None:
+    """Refuses an apply that would create an object which the user may not create; here the create has a name.
+
+    Raises:
+        StatusError: 403.
+    """
+    if core.parts.authorizer is None:
+        return
+    attributes = msgspec.structs.replace(request.attributes, verb="create")
+    decision = core.parts.authorizer.authorize(attributes)
+    if not decision.allowed:
+        raise not_allowed_error(attributes, decision.reason)
+
+
+def check_rights(core: ServerState, request: ResourceRequest, obj: Obj, old: Obj | None) -> None:
+    """Refuses a role or a binding that grants rights which the user does not have.
+
+    Raises:
+        StatusError: 403; 404 if a binding's role does not exist.
+    """
+    if core.parts.authorizer is None:
+        return
+    resource = GroupResource(request.resource.group, request.resource.plural)
+    grant = Grant(user=request.user, resource=resource, namespace=request.namespace, obj=obj, old=old)
+    check_grant(grant, core.parts.authorizer, core.store)
 
 
 def check_claim_rights(core: ServerState, request: ResourceRequest, obj: Obj, old: Obj | None) -> Sequence[StatusCause]:

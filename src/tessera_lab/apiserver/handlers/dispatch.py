@@ -22,8 +22,14 @@ import yaml
 
 from tessera.kube.client.requests import Request, Response
 from tessera_lab.apiserver.authz.identity import ISSUER, TokenAuthenticator, encode_user
-from tessera_lab.apiserver.handlers.pod_connect import PortForward, Tunnels, run_in_container
-from tessera_lab.apiserver.handlers.pod_log import TEXT, LogStream, read_pod_log
+from tessera_lab.apiserver.handlers.pod_connect import (
+    TEXT,
+    LogStream,
+    PortForward,
+    Tunnels,
+    read_pod_log,
+    run_in_container,
+)
 from tessera_lab.apiserver.handlers.read_handler import ReadHandler
 from tessera_lab.apiserver.handlers.request_bodies import (
     delete_options,
@@ -61,7 +67,7 @@ from tessera_lab.apiserver.status import (
 )
 from tessera_lab.apiserver.storage.store import StoredObject, deep_copy
 from tessera_lab.apiserver.storage.watch import Watcher
-from tessera_lab.apiserver.validation.strategies import find_strategy
+from tessera_lab.apiserver.validation import find_strategy
 
 _HIGHEST_PORT = 65_535
 _KEPT_BACK = frozenset(

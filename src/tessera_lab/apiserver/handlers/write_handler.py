@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tessera_lab.apiserver.admission.chain import AdmissionChain
-from tessera_lab.apiserver.handlers.access import check_create, check_rights
-from tessera_lab.apiserver.handlers.claim_rights import check_claim_rights
+from tessera_lab.apiserver.handlers.claim_rights import check_claim_rights, check_create, check_rights
 from tessera_lab.apiserver.handlers.request_bodies import check_place, check_type
 from tessera_lab.apiserver.handlers.write_rules import (
     check_deletion,
@@ -45,14 +44,14 @@ from tessera_lab.apiserver.status import (
     not_found_error,
 )
 from tessera_lab.apiserver.storage.store import Stale, Store, StoredObject, deep_copy
-from tessera_lab.apiserver.validation.object_validation import (
+from tessera_lab.apiserver.validation import (
     conform_to_schema,
+    find_strategy,
     raise_invalid,
     report_unknown_fields,
     validate_create,
     validate_update,
 )
-from tessera_lab.apiserver.validation.strategies import find_strategy
 
 QUOTAS = GroupResource("", "resourcequotas")
 #: How often a write starts again because the object changed under it; then 409 (kube-apiserver: 5 for patches).

@@ -16,7 +16,7 @@ from tessera_lab.apiserver.request.server_state import ResourceRequest
 from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import MODIFIED, StatusError, conflict_error, invalid_error
 from tessera_lab.apiserver.storage.store import deep_copy
-from tessera_lab.apiserver.validation.strategies import find_strategy
+from tessera_lab.apiserver.validation import find_strategy
 
 Read = Mapping[str, Any]
 

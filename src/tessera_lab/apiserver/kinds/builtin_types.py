@@ -6,8 +6,7 @@ Source: discovery documents of Kubernetes 1.32; of 1.36 for ``resource.k8s.io``,
 import msgspec
 
 from tessera_lab.apiserver.interfaces import GroupResource
-from tessera_lab.apiserver.kinds.disabled_fields import disabled_fields
-from tessera_lab.apiserver.kinds.versions import DEFAULT, has_claims, has_taint_rules
+from tessera_lab.apiserver.kinds.versions import DEFAULT, disabled_fields, has_claims, has_taint_rules
 from tessera_lab.apiserver.resource_types import ALL_VERBS, ResourceType, ScalePaths, Subresource
 
 _GET_PATCH_UPDATE = ("get", "patch", "update")

@@ -1,6 +1,10 @@
-"""Validation of ConfigMaps and Secrets: ``pkg/apis/core/validation``. Pure.
+"""Rules of kinds that have few: ConfigMaps and Secrets, ClusterRoles, APIServices.
+
+Validation of ConfigMaps and Secrets: ``pkg/apis/core/validation``. Pure.
 
 The schema check has already ensured that values are texts, and base64 in fields of bytes.
+
+Of a ClusterRole the ``aggregationRule`` is checked.
 """
 
 import re
@@ -8,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause, required_cause, too_long_cause
-from tessera_lab.apiserver.interfaces import StatusCause
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
 Read = Mapping[str, Any]
 
@@ -29,6 +33,9 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "kubernetes.io/ssh-auth": ("ssh-privatekey",),
     "kubernetes.io/tls": ("tls.crt", "tls.key"),
 }
+_SELECTORS = "aggregationRule.clusterRoleSelectors"
+_USUAL_PORT = 443
+_GROUP_PRIORITY, _VERSION_PRIORITY = 20_000, 1_000
 
 
 def validate_config_map(obj: Read) -> Sequence[StatusCause]:
@@ -101,3 +108,71 @@ def _key(field: str, key: str) -> Iterator[StatusCause]:
 def _decoded_size(values: Mapping[str, str]) -> int:
     """Counts the bytes that base64 texts encode."""
     return sum(3 * len(each) // 4 - each[-2:].count("=") for each in values.values())
+
+
+def validate_cluster_role(obj: Read) -> Sequence[StatusCause]:
+    """Returns the errors of an aggregation rule: it must select, by operators that exist."""
+    rule = obj.get("aggregationRule")
+    if rule is None:
+        return ()
+    selectors = rule.get("clusterRoleSelectors") or ()
+    if not selectors:
+        text = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+        return [required_cause(_SELECTORS, text)]
+    return [
+        cause
+        for at, selector in enumerate(selectors)
+        for number, each in enumerate(selector.get("matchExpressions") or ())
+        for cause in _expression(f"{_SELECTORS}[{at}].matchExpressions[{number}]", each)
+    ]
+
+
+def _expression(field: str, expression: Read) -> Iterator[StatusCause]:
+    operator, values = expression.get("operator"), expression.get("values")
+    match operator:
+        case "In" | "NotIn" if not values:
+            yield required_cause(f"{field}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+        case "Exists" | "DoesNotExist" if values:
+            text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield forbidden_cause(f"{field}.values", text)
+        case "In" | "NotIn" | "Exists" | "DoesNotExist":
+            pass
+        case _:
+            yield invalid_cause(f"{field}.operator", operator, "not a valid selector operator")
+
+
+def default_api_service(service: Obj) -> None:
+    """Sets the default port of the Service."""
+    reference = service.setdefault("spec", {}).get("service")
+    if isinstance(reference, dict):
+        reference.setdefault("port", _USUAL_PORT)
+
+
+def validate_api_service(service: Read) -> Sequence[StatusCause]:
+    """Returns the errors of an APIService."""
+    return list(_causes(service))
+
+
+def _causes(service: Read) -> Iterator[StatusCause]:
+    spec = service.get("spec") or {}
+    group, version, name = spec.get("group", ""), spec.get("version", ""), service["metadata"].get("name", "")
+    if name != f"{version}.{group}":
+        yield invalid_cause("metadata.name", name, f'must be `spec.version+"."+spec.group`: "{version}.{group}"')
+    if not group and version != "v1":
+        yield required_cause("spec.group", "only v1 may have an empty group and it better be legacy kube")
+    for field, highest in (("groupPriorityMinimum", _GROUP_PRIORITY), ("versionPriority", _VERSION_PRIORITY)):
+        if not 0 < spec.get(field, 0) <= highest:
+            yield invalid_cause(f"spec.{field}", spec.get(field, 0), f"must be positive and less than {highest}")
+    reference = spec.get("service")
+    if reference is None:
+        if spec.get("caBundle"):
+            yield invalid_cause("spec.caBundle", "bytes", "local APIServices may not have a caBundle")
+        if spec.get("insecureSkipTLSVerify"):
+            reason = "local APIServices may not have insecureSkipTLSVerify"
+            yield invalid_cause("spec.insecureSkipTLSVerify", True, reason)
+        return
+    for field in ("namespace", "name"):
+        if not reference.get(field):
+            yield required_cause(f"spec.service.{field}")
+    if spec.get("insecureSkipTLSVerify") and spec.get("caBundle"):
+        yield invalid_cause("spec.insecureSkipTLSVerify", True, "may not be true if caBundle is present")

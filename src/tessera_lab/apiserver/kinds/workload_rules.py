@@ -1,12 +1,17 @@
-"""Validation of workloads and of their updates. Pure; ``pkg/apis/{apps,batch}/validation``."""
+"""Validation of workloads and of their updates; defaults of CronJobs. Pure; ``pkg/apis/{apps,batch}/validation``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tessera_lab.apiserver import field_errors
-from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause
-from tessera_lab.apiserver.interfaces import StatusCause
+from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause, required_cause, unsupported_cause
+from tessera_lab.apiserver.interfaces import Obj, StatusCause
+from tessera_lab.apiserver.kinds.cron_schedule import find_zone, parse_schedule
+from tessera_lab.apiserver.kinds.defaults import default_template
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
+from tessera_lab.apiserver.pods.defaults import fill_in
 from tessera_lab.apiserver.pods.rules import validate_pod_spec
 
 Read = Mapping[str, Any]
@@ -26,6 +31,10 @@ _STATEFUL_RULE = (
     "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
     "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
 )
+_POLICIES = ("Allow", "Forbid", "Replace")
+#: Names of its Jobs have eleven characters more, and are labels of 63 at most.
+_LONGEST_NAME = 52
+_COUNTS = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
 
 
 def validate_workload(obj: Read) -> Sequence[StatusCause]:
@@ -133,3 +142,44 @@ def validate_role_binding_update(obj: Read, old: Read) -> Sequence[StatusCause]:
     """Refuses a change of a binding's role."""
     same = obj.get("roleRef") == old.get("roleRef")
     return () if same else [invalid_cause("roleRef", obj.get("roleRef"), "cannot change roleRef")]
+
+
+def default_cron_job(item: Obj) -> None:
+    """Sets the defaults; its Jobs get theirs when they are made."""
+    spec = item.setdefault("spec", {})
+    fill_in(spec, concurrencyPolicy="Allow", suspend=False, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1)
+    default_template(spec.setdefault("jobTemplate", {}).setdefault("spec", {}))
+
+
+def validate_cron_job(item: Mapping[str, Any]) -> Sequence[StatusCause]:
+    """Returns the errors of a CronJob."""
+    name, spec = item["metadata"].get("name", ""), item.get("spec") or {}
+    found = list(_spec(spec))
+    if len(name) > _LONGEST_NAME:
+        found.append(invalid_cause("metadata.name", name, f"must be no more than {_LONGEST_NAME} characters"))
+    causes = validate_job({"spec": (spec.get("jobTemplate") or {}).get("spec") or {}})
+    return [*found, *(msgspec.structs.replace(each, field=f"spec.jobTemplate.{each.field}") for each in causes)]
+
+
+def _spec(spec: Mapping[str, Any]) -> Iterator[StatusCause]:
+    schedule, zone = spec.get("schedule", ""), spec.get("timeZone")
+    if not schedule:
+        yield required_cause("spec.schedule")
+    elif "TZ" in schedule:
+        text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        yield invalid_cause("spec.schedule", schedule, text)
+    else:
+        try:
+            parse_schedule(schedule)
+        except ValueError as error:
+            yield invalid_cause("spec.schedule", schedule, str(error))
+    if zone is not None:
+        try:
+            find_zone(zone)
+        except ValueError as error:
+            yield invalid_cause("spec.timeZone", zone, str(error))
+    if spec.get("concurrencyPolicy") not in _POLICIES:
+        yield unsupported_cause("spec.concurrencyPolicy", spec.get("concurrencyPolicy"), _POLICIES)
+    for name in _COUNTS:
+        if (spec.get(name) or 0) < 0:
+            yield invalid_cause(f"spec.{name}", spec[name], "must be greater than or equal to 0")

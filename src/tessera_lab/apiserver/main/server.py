@@ -12,22 +12,21 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.kube.client.requests import Request, Response
+from tessera_lab.apiserver.admission.admission_policies import AdmissionPolicies
 from tessera_lab.apiserver.admission.chain import AdmissionChain
 from tessera_lab.apiserver.admission.plugins import PLUGINS
-from tessera_lab.apiserver.admission.policies.admission_policies import AdmissionPolicies
-from tessera_lab.apiserver.admission.quota.resource_quota import QuotaAdmission, QuotaTracker
+from tessera_lab.apiserver.admission.resource_quota import QuotaAdmission, QuotaTracker
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller
 from tessera_lab.apiserver.audit import AuditEntry, AuditLog
 from tessera_lab.apiserver.authz.identity import TokenAuthenticator
-from tessera_lab.apiserver.authz.node_authorizer import NodeAuthorizer
-from tessera_lab.apiserver.authz.rbac import RbacAuthorizer
+from tessera_lab.apiserver.authz.rbac import NodeAuthorizer, RbacAuthorizer
 from tessera_lab.apiserver.crd.definition_controller import DefinitionController
 from tessera_lab.apiserver.discovery import openapi
 from tessera_lab.apiserver.discovery.discovery import DiscoveryDocuments
 from tessera_lab.apiserver.discovery.openapi import OpenApiDocuments
-from tessera_lab.apiserver.handlers.access import not_allowed_error
 from tessera_lab.apiserver.handlers.aggregation import Aggregator
+from tessera_lab.apiserver.handlers.claim_rights import not_allowed_error
 from tessera_lab.apiserver.handlers.dispatch import Connected, OpenStream, RequestDispatcher
 from tessera_lab.apiserver.handlers.write_handler import WriteHandler
 from tessera_lab.apiserver.interfaces import Attributes, GroupResource, Obj, UserInfo

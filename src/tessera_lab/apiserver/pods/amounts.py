@@ -1,14 +1,19 @@
-"""Amounts of resources of a pod, summed over its containers as ``k8s.io/component-helpers/resource`` does. Pure."""
+"""Amounts of resources of a pod, summed over its containers as ``k8s.io/component-helpers/resource`` does. Pure.
+
+App containers run side by side with the restartable init containers (sidecars); an ordinary init container runs alone
+beside the sidecars started before it. A pod needs the larger of the two.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from tessera.kube.quantity import parse_quantity
 
 #: By resource.
 Amounts = dict[str, Decimal]
+N = TypeVar("N", int, Decimal)
 
 
 def sum_of_containers(spec: Mapping[str, Any], kind: str) -> Amounts:
@@ -30,11 +35,11 @@ def of_pods(name: str) -> bool:
     return name in ("cpu", "memory") or name.startswith("hugepages-")
 
 
-def sum_containers(spec: Mapping[str, Any], of: Callable[[Mapping[str, Any]], Amounts]) -> Amounts:
+def sum_containers(spec: Mapping[str, Any], of: Callable[[Mapping[str, Any]], dict[str, N]]) -> dict[str, N]:
     """Sums what ``of`` returns for each container of a pod, as the scheduler sums requests."""
     running = sum_amounts(of(each) for each in spec.get("containers") or ())
-    sidecars: Amounts = {}
-    peak: Amounts = {}
+    sidecars: dict[str, N] = {}
+    peak: dict[str, N] = {}
     for each in spec.get("initContainers") or ():
         own = of(each)
         if each.get("restartPolicy") == "Always":
@@ -45,15 +50,15 @@ def sum_containers(spec: Mapping[str, Any], of: Callable[[Mapping[str, Any]], Am
     return max_amounts(running, peak)
 
 
-def sum_amounts(parts: Iterable[Amounts]) -> Amounts:
+def sum_amounts(parts: Iterable[dict[str, N]]) -> dict[str, N]:
     """The sum of each resource."""
-    total: Amounts = {}
+    total: dict[str, N] = {}
     for part in parts:
         for name, value in part.items():
-            total[name] = total.get(name, Decimal(0)) + value
+            total[name] = total[name] + value if name in total else value
     return total
 
 
-def max_amounts(one: Amounts, other: Amounts) -> Amounts:
+def max_amounts(one: dict[str, N], other: dict[str, N]) -> dict[str, N]:
     """The larger amount of each resource."""
-    return {name: max(one.get(name, Decimal(0)), other.get(name, Decimal(0))) for name in {**one, **other}}
+    return {name: max(each[name] for each in (one, other) if name in each) for name in {**one, **other}}

@@ -1,4 +1,4 @@
-"""Columns of storage, leases, RBAC, admission, CRDs, priority classes, endpoint slices and network policies."""
+"""Columns of storage, leases, RBAC, admission, CRDs, priorities, endpoint slices, network policies and devices."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,16 @@ from tessera_lab.apiserver.tables.core_columns import age_of, event_cells, name_
 from tessera_lab.apiserver.tables.workload_columns import selector
 
 Part = Mapping[str, Any]
+_UNSET = "<unset>"
+_SHORT_MODES = {
+    "ReadWriteOnce": "RWO",
+    "ReadOnlyMany": "ROX",
+    "ReadWriteMany": "RWX",
+    "ReadWriteOncePod": "RWOP",
+}
+_ATTRIBUTES = "VolumeAttributesClass"
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+_DEVICES = "resource.k8s.io"
 
 
 def _lease(obj: Part, now: float) -> Sequence[Any]:
@@ -95,15 +105,6 @@ def _new_event(obj: Part, now: float) -> Sequence[Any]:
     return event_cells(old, now)
 
 
-_UNSET = "<unset>"
-_SHORT_MODES = {
-    "ReadWriteOnce": "RWO",
-    "ReadOnlyMany": "ROX",
-    "ReadWriteMany": "RWX",
-    "ReadWriteOncePod": "RWOP",
-}
-
-
 def _modes(modes: Sequence[str] | None) -> str:
     return ",".join(short for mode, short in _SHORT_MODES.items() if mode in (modes or ()))
 
@@ -167,11 +168,29 @@ def _api_service(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), shown, f"{state}{reason}", age_of(obj, now)]
 
 
-_ATTRIBUTES = "VolumeAttributesClass"
-_RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 _BINDING = (("Name", "Role", "Age", "+Users", "+Groups", "+ServiceAccounts"), _binding)
 _WEBHOOKS = (("Name", "Webhooks:integer", "Age"), _webhooks)
 _NAME_CREATED = (("Name", "Created At"), _creation)
+
+
+def _named(obj: Part, now: float) -> Sequence[Any]:
+    return [name_of(obj), age_of(obj, now)]
+
+
+def _device_claim(obj: Part, now: float) -> Sequence[Any]:
+    status, deleted = obj.get("status") or {}, bool(obj["metadata"].get("deletionTimestamp"))
+    allocated = status.get("allocation") is not None
+    states = ["deleted"] if deleted else [] if allocated else ["pending"]
+    states += ["allocated"] if allocated else []
+    states += ["reserved"] if allocated and status.get("reservedFor") else []
+    return [name_of(obj), ",".join(states), age_of(obj, now)]
+
+
+def _device_slice(obj: Part, now: float) -> Sequence[Any]:
+    spec = obj.get("spec") or {}
+    pool = (spec.get("pool") or {}).get("name", "")
+    return [name_of(obj), spec.get("nodeName") or "<unset>", spec.get("driver", ""), pool, age_of(obj, now)]
+
 
 COLUMNS: Mapping[tuple[str, str], tuple[tuple[str, ...], Any]] = {
     ("", "PersistentVolumeClaim"): (
@@ -235,4 +254,8 @@ COLUMNS: Mapping[tuple[str, str], tuple[tuple[str, ...], Any]] = {
         ("Last Seen", "Type", "Reason", "Object", "+Subobject", "+Source", "Message", "+First Seen", "+Count", "+Name"),
         _new_event,
     ),
+    (_DEVICES, "DeviceClass"): (("Name", "Age"), _named),
+    (_DEVICES, "ResourceClaim"): (("Name", "State", "Age"), _device_claim),
+    (_DEVICES, "ResourceClaimTemplate"): (("Name", "Age"), _named),
+    (_DEVICES, "ResourceSlice"): (("Name", "Node", "Driver", "Pool", "Age"), _device_slice),
 }

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.interfaces import Columns, Obj
-from tessera_lab.apiserver.tables import core_columns, device_columns, other_columns, workload_columns
+from tessera_lab.apiserver.tables import core_columns, other_columns, workload_columns
 from tessera_lab.apiserver.tables.ages import format_age
 from tessera_lab.apiserver.tables.jsonpath import find_values, parse_path
 
@@ -56,7 +56,7 @@ def _plain(obj: Mapping[str, Any], now: float) -> Sequence[Any]:
 
 def builtin_columns(group: str, kind: str) -> Columns:
     """Returns the columns of a built-in kind; name and age if Kubernetes has no columns for it."""
-    for module in (core_columns, workload_columns, device_columns, other_columns):
+    for module in (core_columns, workload_columns, other_columns):
         found = module.COLUMNS.get((group, kind))
         if found:
             return BuiltinColumns(*found)

@@ -92,7 +92,7 @@ def command(
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:
-    from tessera_lab.experiments.measuring.autoscale import WORKLOAD
+    from tessera_lab.experiments.measuring import WORKLOAD
 
     if file is None:
         return WORKLOAD
@@ -114,7 +114,7 @@ async def _live(run: AutoscaleRun, target: ClusterTarget, results: "list[Samples
 
     from tessera.clock import SystemClock
     from tessera_lab.cli.bench.results import progress_printer, sample_collector
-    from tessera_lab.experiments.measuring.autoscale import Autoscale
+    from tessera_lab.experiments.measuring import Autoscale
     from tessera_lab.experiments.results import AUTOSCALE, Samples
 
     tell, samples = progress_printer(run.scenario), list[float]()

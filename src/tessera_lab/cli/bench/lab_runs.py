@@ -7,10 +7,10 @@ from tessera.cli.base.console import say
 from tessera_lab.cli.bench.experiment import Trial
 from tessera_lab.cli.bench.results import lines, save_results
 from tessera_lab.experiments import runs
-from tessera_lab.experiments.attribution import PERIOD, UNEXPLAINED, Attribution, attribute
 from tessera_lab.experiments.results import RED_HAT, Samples
+from tessera_lab.experiments.runs import PERIOD, UNEXPLAINED, Attribution, attribute
 from tessera_lab.experiments.scenarios import SCENARIOS
-from tessera_lab.reference_operator.waits import REFERENCE, ReferenceWaits
+from tessera_lab.reference_operator.manifests import REFERENCE, ReferenceWaits
 
 _EXPERIMENTS = {"policy-reset": runs.policy_reset, "autoscale": runs.autoscale}
 

@@ -132,7 +132,7 @@ async def _live(run: PolicyRun, target: ClusterTarget, results: "list[Samples]")
 
     from tessera.clock import SystemClock
     from tessera_lab.cli.bench.results import progress_printer, sample_collector
-    from tessera_lab.experiments.measuring.policy_reset import PolicyReset
+    from tessera_lab.experiments.measuring import PolicyReset
     from tessera_lab.experiments.results import POLICY_RESET, Samples
 
     async with connect_measurable(target, POLICY_RESET) as client:

@@ -20,9 +20,9 @@ from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.kubelet.containers.cdi import CdiError
 from tessera_lab.kubelet.containers.environment import ContainerConfigError, command_line
 from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner
-from tessera_lab.kubelet.containers.image_pulling import ImagePuller, format_pull_duration
 from tessera_lab.kubelet.containers.probes import ProgramRun
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
+from tessera_lab.kubelet.images.node_images import ImagePuller, format_pull_duration
 from tessera_lab.kubelet.pod_status import ContainerRecord, ContainerRole, Running, Terminated, Waiting
 from tessera_lab.kubelet.servers.behaviour import HttpBehaviour, ServerError, declared_server
 from tessera_lab.simulation.supervision import CREATE_RETRY, CrashBackoff, describe_error, is_being_cancelled

@@ -10,8 +10,7 @@ from tessera.clock import Clock
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer
 from tessera_lab.kubelet.context import ContainerContext, ContainerHost, Entrypoint, PodIdentity
-from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram
-from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, ProgramContext, RunClock
 from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]

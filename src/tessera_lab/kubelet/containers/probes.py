@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tessera_lab.kubelet.images.image_programs import ProgramContext, ProgramHealth, RunClock, exit_code
+from tessera_lab.kubelet.images.catalogue import ProgramContext, ProgramHealth, RunClock, exit_code
 
 Json = Mapping[str, Any]
 

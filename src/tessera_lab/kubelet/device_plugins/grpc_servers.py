@@ -26,9 +26,10 @@ from tessera_lab.kubelet.device_plugins.plugin_client import (
     PodResourcesSource,
     RegistrationError,
     RegistrationHandler,
+    container_devices_to_wire,
     is_extended_resource_name,
+    pod_to_wire,
 )
-from tessera_lab.kubelet.device_plugins.wire import container_devices_to_wire, pod_to_wire
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -1,8 +1,14 @@
-"""``kubelet_internal_checkpoint``: the file that keeps the device ledger over a restart of kubelet.
+"""Files that keep what kubelet's managers know over its restart: devices and claims.
+
+``kubelet_internal_checkpoint``: the file that keeps the device ledger over a restart of kubelet.
 
 The file has kubelet's shape (``Data.PodDeviceEntries``, ``Data.RegisteredDevices``, ``Checksum``). Two things differ:
 the checksum is CRC-32 of ``Data``, and ``AllocResp`` holds the answer as base64 of JSON instead of protobuf. The file
 also has pod names, for its readers.
+
+``dra_manager_state``: the claims that kubelet has prepared, kept over a restart of kubelet and of the node.
+
+The file has kubelet's name and what it must keep; its form is the lab's own.
 """
 
 import base64
@@ -12,10 +18,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tessera.kubelet.interfaces import ContainerAllocateResponse
+from tessera.kubelet.interfaces import ClaimRef, ContainerAllocateResponse, PreparedDevice
 from tessera_lab.kubelet.devices.device_ledger import DeviceHolding, DeviceLedger, PodUid
 
 FILE_NAME = "kubelet_internal_checkpoint"
+CLAIMS_FILE = "dra_manager_state"
 
 
 class CheckpointError(Exception):
@@ -113,3 +120,73 @@ def _ledger(data: dict[str, Any]) -> DeviceLedger:
         )
         ledger.hold(PodUid(entry["PodUID"]), entry["PodNamespace"], entry["PodName"], holding)
     return ledger
+
+
+class PreparedClaim(msgspec.Struct):
+    """A claim on this node.
+
+    Attributes:
+        claim: which.
+        drivers: the devices of each driver; empty before it has prepared them.
+        pods: UIDs of the pods that use it.
+        prepared: all drivers have prepared it; no driver is called for it again before it is unprepared.
+    """
+
+    claim: ClaimRef
+    drivers: dict[str, tuple[PreparedDevice, ...]]
+    pods: set[str] = set()
+    prepared: bool = False
+
+
+class ClaimState(msgspec.Struct):
+    """All claims of a node by ``namespace/name``, and the drivers that have been registered on it."""
+
+    claims: dict[str, PreparedClaim] = {}
+    drivers: set[str] = set()
+
+
+class ClaimCheckpoint(Protocol):
+    """Storage of the state."""
+
+    def save(self, state: ClaimState) -> None:
+        """Saves the present state."""
+        ...
+
+    def load(self) -> ClaimState:
+        """Returns the state as saved last; an empty one if there is none."""
+        ...
+
+
+class MemoryClaimCheckpoint:
+    """A checkpoint for nodes without folders."""
+
+    def __init__(self) -> None:
+        self._saved = b"{}"
+
+    def save(self, state: ClaimState) -> None:
+        """Keeps the state."""
+        self._saved = msgspec.json.encode(state)
+
+    def load(self) -> ClaimState:
+        """Returns a copy of it."""
+        return msgspec.json.decode(self._saved, type=ClaimState)
+
+
+class FileClaimCheckpoint:
+    """The file in kubelet's folder, replaced atomically."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / CLAIMS_FILE
+
+    def save(self, state: ClaimState) -> None:
+        """Writes the file."""
+        scratch = self._path.with_suffix(".new")
+        scratch.write_bytes(msgspec.json.encode(state))
+        scratch.replace(self._path)
+
+    def load(self) -> ClaimState:
+        """Reads the file."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=ClaimState)
+        except FileNotFoundError:
+            return ClaimState()

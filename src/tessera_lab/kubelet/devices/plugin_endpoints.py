@@ -5,10 +5,16 @@ import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tessera_lab.kubelet.claims.claim_state import ClaimCheckpoint, FileClaimCheckpoint, MemoryClaimCheckpoint
 from tessera_lab.kubelet.context import GrpcPlugins, InProcessPlugins
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimDrivers, ClaimRegistry
-from tessera_lab.kubelet.devices.checkpoint import Checkpoint, FileCheckpoint, MemoryCheckpoint
+from tessera_lab.kubelet.devices.checkpoint import (
+    Checkpoint,
+    ClaimCheckpoint,
+    FileCheckpoint,
+    FileClaimCheckpoint,
+    MemoryCheckpoint,
+    MemoryClaimCheckpoint,
+)
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 
 

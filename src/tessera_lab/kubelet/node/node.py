@@ -19,7 +19,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.kube.resources.meta import uid_of
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.claims.claim_manager import ClaimManager
+from tessera_lab.kubelet.claim_manager import ClaimManager
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.containers.gpu_processes import GpuProcesses
 from tessera_lab.kubelet.containers.launcher import Launcher, NodeSoftware
@@ -30,9 +30,8 @@ from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.devices.plugin_endpoints import PluginEndpoints
 from tessera_lab.kubelet.images.node_images import NodeImages
 from tessera_lab.kubelet.node.node_object import KubeletNodeObject
-from tessera_lab.kubelet.pods.admission import AdmissionRejection, check_admission
 from tessera_lab.kubelet.pods.node_pods import PodWorkers
-from tessera_lab.kubelet.pods.node_services import NodeNetwork, NodeServices
+from tessera_lab.kubelet.pods.node_services import AdmissionRejection, NodeNetwork, NodeServices, check_admission
 from tessera_lab.kubelet.servers.server import SimulatedServer
 from tessera_lab.scheduler.state.node_cache import CachedPod
 from tessera_lab.scheduler.state.pod_requests import parse_amounts

@@ -7,7 +7,7 @@ Rules, all kubelet's (``pkg/kubelet/kubelet_node_status.go``, ``nodestatus/sette
 * at registration kubelet sets extended resources of an older Node object to 0;
 * kubelet sets labels and taints once, at registration;
 * a node without a network is not Ready. It registers with the taint that the admission plugin TaintNodesByCondition
-  gives such a node; the node lifecycle controller removes it (:mod:`tessera_lab.workloads.nodes.node_lifecycle`).
+  gives such a node; the node lifecycle controller removes it (:mod:`tessera_lab.workloads.nodes`).
 
 Kubelet publishes capacity at once after a change, or on a fixed period like the real kubelet's 10 s. What others made
 of its own amounts it writes over after that period in either case.

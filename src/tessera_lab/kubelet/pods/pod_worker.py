@@ -19,7 +19,7 @@ from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse
 from tessera_lab.apiserver.patch.json_patch import STRATEGIC
-from tessera_lab.kubelet.claims.claim_manager import ClaimError
+from tessera_lab.kubelet.claim_manager import ClaimError
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, PodContainers
 from tessera_lab.kubelet.containers.environment import PodFieldValues, environment
 from tessera_lab.kubelet.containers.probes import Probe, ProbeRunner, ProgramRun
@@ -33,8 +33,7 @@ from tessera_lab.kubelet.pod_status import (
     rejected_status,
     status_patch,
 )
-from tessera_lab.kubelet.pods.admission import AdmissionRejection
-from tessera_lab.kubelet.pods.node_services import NodeServices
+from tessera_lab.kubelet.pods.node_services import AdmissionRejection, NodeServices
 from tessera_lab.scheduler.state.node_cache import CachedPod, build_pod_info
 from tessera_lab.scheduler.state.pod_claims import claim_names
 

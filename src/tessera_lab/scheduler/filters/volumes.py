@@ -12,15 +12,17 @@ import msgspec
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.filters.node_placement import NodeRejection
-from tessera_lab.scheduler.state.node_cache import CachedNode, CachedPod, NodeCache
-from tessera_lab.scheduler.state.node_selectors import term_matches
-from tessera_lab.scheduler.state.storage_cache import (
+from tessera_lab.scheduler.state.node_cache import (
     NO_PROVISIONER,
     SELECTED_NODE,
+    CachedNode,
+    CachedPod,
+    NodeCache,
     StorageCache,
     annotations,
     claims_of,
 )
+from tessera_lab.scheduler.state.node_selectors import term_matches
 
 Json = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""The scheduler's cache of ResourceClaims, DeviceClasses and ResourceSlices, and of its own allocations in flight.
+"""The scheduler's cache of claims, devices and their taints, and of its own allocations in flight.
 
 Pools of a node are read once and kept until one of their slices changes; who holds which device is kept by pool.
 
@@ -6,6 +6,10 @@ What claims hold of a node's devices is read from their allocations.
 
 A device may vanish while a claim holds it: the driver gave its profile another number, or the card has another role
 now. It is held all the same, and with it everything of its card: nobody knows here which part it was.
+
+DeviceTaintRules are taints that an administrator gives to devices without writing their ResourceSlices. Source:
+``resourceslice/tracker`` of k8s.io/dynamic-resource-allocation. A rule without a selector matches no device, one with
+an empty selector all; every field of it that is set must be equal. The taint counts as one of the driver's.
 """
 
 import re
@@ -23,9 +27,55 @@ from tessera.dra.selectors import DeviceSelectors
 from tessera.kube.quantity import parse_quantity, quantity_text
 from tessera_lab.scheduler.state.node_selectors import term_matches
 from tessera_lab.scheduler.state.pod_claims import allocation_of, results_of
-from tessera_lab.scheduler.state.taint_rules import TaintRules
 
 _CARD = re.compile(r"(gpu-[0-9]+)(?:-.*)?")
+Json = Mapping[str, Any]
+_PoolId = tuple[str, str]
+#: Beginning of the extended resource that every class stands for.
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+
+
+class TaintRules:
+    """The rules by name."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, Json] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def set(self, item: Json, *, gone: bool = False) -> None:
+        """A rule was made, changed or deleted."""
+        name = item["metadata"]["name"]
+        if gone:
+            self._rules.pop(name, None)
+        else:
+            self._rules[name] = item["spec"]
+
+    def taints(self, device: DeviceId) -> tuple[Json, ...]:
+        """The taints of a device by rules."""
+        return tuple(each["taint"] for each in self._rules.values() if _matches(each.get("deviceSelector"), device))
+
+    def apply(self, item: Json) -> Json:
+        """The ResourceSlice with the taints of its devices by rules."""
+        spec = item["spec"]
+        if not self._rules or not spec.get("devices"):
+            return item
+        devices = [
+            {**each, "taints": [*(each.get("taints") or ()), *self.taints(_id(spec, each))]} for each in spec["devices"]
+        ]
+        return {**item, "spec": {**spec, "devices": devices}}
+
+
+def _id(spec: Json, device: Json) -> DeviceId:
+    return DeviceId(spec["driver"], spec["pool"]["name"], device["name"])
+
+
+def _matches(selector: Json | None, device: DeviceId) -> bool:
+    if selector is None:
+        return False
+    given = {"driver": device.driver, "pool": device.pool, "device": device.device}
+    return all(selector.get(key) in {None, value} for key, value in given.items())
 
 
 def read_holdings(pools: Sequence[Pool], allocated: Iterable[AllocatedDevice]) -> Holdings:
@@ -68,14 +118,6 @@ def _amount(value: object) -> Decimal:
         return parse_quantity(quantity_text(value))
     except ValueError:
         return Decimal(0)
-
-
-Json = Mapping[str, Any]
-_PoolId = tuple[str, str]
-
-
-#: Beginning of the extended resource that every class stands for.
-IMPLICIT = "deviceclass.resource.kubernetes.io/"
 
 
 class Reach(NamedTuple):

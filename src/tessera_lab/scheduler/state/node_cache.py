@@ -1,11 +1,13 @@
-"""The scheduler's cache of nodes and of the pods placed on them.
+"""The scheduler's cache of nodes, of the pods placed on them, and of volumes.
 
 Kept from events and from the scheduler's own decisions (a decided pod counts at once, before the API server has
 confirmed the binding). Node lookups by name and by hostname label cost the same at any number of nodes.
+
+Volumes, claims, storage classes and CSI nodes are decoded JSON by name.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,10 +22,56 @@ from tessera_lab.scheduler.state.pod_requests import (
     pod_requests,
     ports_conflict,
 )
-from tessera_lab.scheduler.state.storage_cache import StorageCache
 
+#: Provisioner of classes whose volumes somebody makes by hand.
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+#: Annotation of a claim: the node that its volume is being made for.
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+#: Annotation of a claim whose binding is complete.
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 Json = Mapping[str, Any]
 HOSTNAME = "kubernetes.io/hostname"
+
+
+class StorageCache:
+    """Cached volumes, claims, storage classes and CSI nodes.
+
+    Attributes:
+        claims: PersistentVolumeClaims by ``namespace/name``.
+        volumes: PersistentVolumes.
+        classes: StorageClasses.
+        csi_nodes: CSINodes.
+    """
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Json] = {}
+        self.volumes: dict[str, Json] = {}
+        self.classes: dict[str, Json] = {}
+        self.csi_nodes: dict[str, Json] = {}
+
+    def is_bound(self, claim: Json) -> bool:
+        """True if a claim has its volume for good."""
+        return bool(claim["spec"].get("volumeName")) and BIND_COMPLETED in annotations(claim)
+
+    def waits_for_consumer(self, claim: Json) -> bool:
+        """True if a claim is bound only once a pod that uses it has a node."""
+        found = self.classes.get(claim["spec"].get("storageClassName") or "")
+        return found is not None and found.get("volumeBindingMode") == "WaitForFirstConsumer"
+
+
+def annotations(item: Json) -> Mapping[str, str]:
+    """An object's annotations."""
+    found: Mapping[str, str] = item["metadata"].get("annotations") or {}
+    return found
+
+
+def claims_of(namespace: str, name: str, spec: Json) -> Iterator[tuple[str, bool]]:
+    """Keys of the claims that a pod uses, and whether they are made for it (generic ephemeral volumes)."""
+    for volume in spec.get("volumes") or ():
+        if volume.get("persistentVolumeClaim"):
+            yield f"{namespace}/{volume['persistentVolumeClaim']['claimName']}", False
+        elif volume.get("ephemeral"):
+            yield f"{namespace}/{name}-{volume['name']}", True
 
 
 class CachedPod(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,14 +1,14 @@
 """Resource requests of a pod, as ``k8s.io/component-helpers/resource`` sums them.
 
-App containers run side by side with the restartable init containers (sidecars); an ordinary init container runs alone
-beside the sidecars started before it. A pod needs the larger of the two, plus its overhead. Amounts are integers:
-CPU in thousandths, everything else in its own unit, rounded up.
+They are the sum of its containers and its overhead. Amounts are integers: CPU in thousandths, everything else in its
+own unit, rounded up.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from tessera.kube.quantity import integer_value, milli_value
+from tessera_lab.apiserver.pods.amounts import sum_amounts, sum_containers
 
 Json = Mapping[str, Any]
 Amounts = dict[str, int]
@@ -45,25 +45,10 @@ def pod_requests(spec: Json, missing: Mapping[str, str] | None = None) -> Amount
         spec: the pod's spec.
         missing: what a container counts for that requests none.
     """
-    running: Amounts = {}
-    for container in spec.get("containers") or ():
-        _add(running, container_requests(container, missing))
-    sidecars: Amounts = {}
-    starting: Amounts = {}
-    for container in spec.get("initContainers") or ():
-        own = container_requests(container, missing)
-        if container.get("restartPolicy") == "Always":
-            _add(sidecars, own)
-            own = {}
-        peak = dict(sidecars)
-        _add(peak, own)
-        _raise_to(starting, peak)
-    _add(running, sidecars)
-    _raise_to(running, starting)
-    running.update(parse_amounts((spec.get("resources") or {}).get("requests")))
-    _add(running, parse_amounts(spec.get("overhead")))
-    running["pods"] = 1
-    return {name: value for name, value in running.items() if value}
+    total = sum_containers(spec, lambda each: container_requests(each, missing))
+    total.update(parse_amounts((spec.get("resources") or {}).get("requests")))
+    total = {**sum_amounts([total, parse_amounts(spec.get("overhead"))]), "pods": 1}
+    return {name: value for name, value in total.items() if value}
 
 
 def host_ports(spec: Json) -> frozenset[HostPort]:
@@ -86,13 +71,3 @@ def ports_conflict(ports: frozenset[HostPort], others: frozenset[HostPort]) -> b
         for protocol, address, number in ports
         for theirs, at, taken in others
     )
-
-
-def _add(total: Amounts, more: Amounts) -> None:
-    for name, value in more.items():
-        total[name] = total.get(name, 0) + value
-
-
-def _raise_to(total: Amounts, floor: Amounts) -> None:
-    for name, value in floor.items():
-        total[name] = max(total.get(name, 0), value)

@@ -20,10 +20,12 @@ from tessera.kube.resources.meta import key_of, split_key
 from tessera.kube.resources.selectors import parse_selector
 from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.apiserver.handlers.subresource_handler import selector_text
-from tessera_lab.workloads.autoscaling.behavior import Followed, Limits, ScaleHistory
 from tessera_lab.workloads.autoscaling.replica_calculator import (
     TOLERANCE,
+    Followed,
+    Limits,
     MetricError,
+    ScaleHistory,
     Target,
     Tolerances,
     by_average,

@@ -11,8 +11,8 @@ import pytest
 from tessera.cli.main import main
 from tessera_lab.cli.bench.lab_runs import format_attribution
 from tessera_lab.cli.bench.results import lines
-from tessera_lab.experiments.attribution import PERIOD, UNEXPLAINED, Attribution, WaitSaving
 from tessera_lab.experiments.results import Samples
+from tessera_lab.experiments.runs import PERIOD, UNEXPLAINED, Attribution, WaitSaving
 from tessera_lab.simulation.cost_model import CALIBRATED
 
 Told = pytest.CaptureFixture[str]

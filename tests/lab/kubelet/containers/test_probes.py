@@ -12,8 +12,7 @@ from tests.support.control_plane_lab import ControlPlaneLab
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera_lab.kubelet.containers.probes import Probe
-from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, SimulatedImage
-from tessera_lab.kubelet.images.image_programs import ProgramContext
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, ProgramContext, SimulatedImage
 
 #: Simulated seconds from a pod's creation until its container has started.
 SOON = 0.01

@@ -3,8 +3,7 @@
 import pytest
 
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.containers.commands import parse_command, run_at_once
-from tessera_lab.kubelet.containers.tools import Surroundings
+from tessera_lab.kubelet.containers.commands import Surroundings, parse_command, run_at_once
 
 #: Thursday, 1 January 2026, 00:00.
 NOW = 1_767_225_600.0

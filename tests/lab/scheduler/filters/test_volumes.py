@@ -12,7 +12,7 @@ from tessera.kube.resources import (
     STATEFULSETS,
     STORAGE_CLASSES,
 )
-from tessera_lab.workloads.storage.provisioner import PROVISIONER
+from tessera_lab.workloads.storage import PROVISIONER
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 CLAIMS = PERSISTENT_VOLUME_CLAIMS

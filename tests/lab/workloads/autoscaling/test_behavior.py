@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera_lab.apiserver.kinds.autoscaler_rules import default_autoscaler
-from tessera_lab.workloads.autoscaling.behavior import Limits, ScaleHistory
+from tessera_lab.workloads.autoscaling.replica_calculator import Limits, ScaleHistory
 
 ONE_A_MINUTE = [{"type": "Pods", "value": 1, "periodSeconds": 60}]
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.cel.evaluator import Program, compile_expression
+from tessera_lab.apiserver.admission.configuration_rules import CONDITION_VARIABLES, FIELDS
 from tessera_lab.apiserver.admission.webhooks.admission_review import (
     BadResponse,
     ReviewResponse,
@@ -25,7 +26,6 @@ from tessera_lab.apiserver.admission.webhooks.admission_review import (
     parse_response,
 )
 from tessera_lab.apiserver.admission.webhooks.callers import WebhookCaller, WebhookCallFailed
-from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS, VARIABLES
 from tessera_lab.apiserver.admission.webhooks.matching import (
     ADMISSION,
     RuleIndex,
@@ -119,7 +119,7 @@ class AdmissionWebhooks:
 
     def _program(self, expression: str) -> Program:
         if expression not in self._programs:
-            self._programs[expression] = compile_expression(expression, VARIABLES, FIELDS)
+            self._programs[expression] = compile_expression(expression, CONDITION_VARIABLES, FIELDS)
         return self._programs[expression]
 
     async def _mutate_with(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.apiserver.admission.webhooks.configuration_rules import validate_webhooks
+from tessera_lab.apiserver.admission.configuration_rules import validate_webhooks
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.interfaces import Obj
 

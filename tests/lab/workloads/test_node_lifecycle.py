@@ -11,7 +11,7 @@ from tessera.kube.resources import DEPLOYMENTS, NODES, PODS
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
-from tessera_lab.workloads.nodes.node_lifecycle import GRACE, seconds_tolerated
+from tessera_lab.workloads.nodes import GRACE, seconds_tolerated
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 

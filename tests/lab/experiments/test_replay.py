@@ -22,8 +22,7 @@ from tessera.kube.watch.informer import EventKind, Informer
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
-from tessera_lab.experiments.measuring.autoscale import NAME, Autoscale
-from tessera_lab.experiments.measuring.policy_reset import PolicyReset
+from tessera_lab.experiments.measuring import NAME, Autoscale, PolicyReset
 from tessera_lab.installation.install import apply_manifests
 from tessera_lab.simulation.virtual_time import run_virtual
 

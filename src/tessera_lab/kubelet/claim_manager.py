@@ -19,8 +19,8 @@ from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimDevices, ClaimRef, PluginError, PreparedDevice
-from tessera_lab.kubelet.claims.claim_state import ClaimCheckpoint, PreparedClaim
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient
+from tessera_lab.kubelet.devices.checkpoint import ClaimCheckpoint, PreparedClaim
 from tessera_lab.scheduler.claim_binding import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tessera_lab.scheduler.state.pod_claims import (
     allocation_of,

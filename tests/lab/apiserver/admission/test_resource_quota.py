@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera_lab.apiserver.admission.quota.resource_quota import QUOTAS, QuotaAdmission, QuotaTracker
-from tessera_lab.apiserver.admission.quota.usage import PODS, object_usage
+from tessera_lab.apiserver.admission.resource_quota import (
+    PODS,
+    QUOTAS,
+    QuotaAdmission,
+    QuotaTracker,
+    object_usage,
+)
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.status import StatusError
 from tessera_lab.apiserver.storage.store import Store, deep_copy

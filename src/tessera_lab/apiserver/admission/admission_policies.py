@@ -11,11 +11,15 @@ from typing import Any
 import msgspec
 
 from tessera.cel.evaluator import EvaluationError, Program, compile_expression
-from tessera_lab.apiserver.admission.policies.authorizer import AUTHORIZER_METHODS, Asker
-from tessera_lab.apiserver.admission.policies.configuration_rules import VARIABLES, declared_variables, policy_variables
+from tessera_lab.apiserver.admission.authorizer import AUTHORIZER_METHODS, Asker
+from tessera_lab.apiserver.admission.configuration_rules import (
+    CONDITION_VARIABLES,
+    FIELDS,
+    POLICY_VARIABLES,
+    declared_variables,
+    policy_variables,
+)
 from tessera_lab.apiserver.admission.webhooks.admission_review import build_review
-from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS
-from tessera_lab.apiserver.admission.webhooks.configuration_rules import VARIABLES as CONDITION_VARIABLES
 from tessera_lab.apiserver.admission.webhooks.matching import (
     ADMISSION,
     NAMESPACES,
@@ -207,7 +211,9 @@ class AdmissionPolicies:
         stated = (validation.get("message") or "").strip()
         return stated or f"failed expression: {validation['expression'].strip()}"
 
-    def _program(self, expression: str, variables: frozenset[str] | None, known: frozenset[str] = VARIABLES) -> Program:
+    def _program(
+        self, expression: str, variables: frozenset[str] | None, known: frozenset[str] = POLICY_VARIABLES
+    ) -> Program:
         """Returns the compiled expression; a match condition cannot use the policy's variables."""
         key = (expression, variables, known)
         if key not in self._programs:

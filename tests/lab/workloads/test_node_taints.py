@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.workloads.nodes.node_lifecycle import desired_taints
+from tessera_lab.workloads.nodes import desired_taints
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 UNREACHABLE = [{"key": "node.kubernetes.io/unreachable", "effect": each} for each in ("NoSchedule", "NoExecute")]

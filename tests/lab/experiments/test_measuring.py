@@ -16,8 +16,7 @@ from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.resources import NODES, PODS
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.experiments.measuring.autoscale import Autoscale
-from tessera_lab.experiments.measuring.policy_reset import PolicyReset
+from tessera_lab.experiments.measuring import Autoscale, PolicyReset
 from tessera_lab.experiments.results import Samples, contrast, read_results, write_results
 from tessera_lab.installation.install import apply_manifests
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -1,1 +1,0 @@
-"""Validating admission policies: rules for their configuration, and their evaluation."""

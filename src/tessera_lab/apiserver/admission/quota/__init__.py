@@ -1,1 +1,0 @@
-"""ResourceQuota: usage of objects, and refusal of writes that exceed a quota."""

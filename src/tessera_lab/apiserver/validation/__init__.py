@@ -1,1 +1,0 @@
-"""Checks an object against its schema and the rules of its kind."""

@@ -1,1 +1,0 @@
-"""Kubelet's manager of ResourceClaims."""

@@ -1,1 +1,0 @@
-"""Controllers of nodes: taints, lost nodes, and pods without a kubelet."""

@@ -1,1 +1,0 @@
-"""Controllers of volumes: binding of claims, and a simulated provisioner."""
