@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tessera_lab.cli.own_commands import own_commands
+from tessera_lab.experiments.clusters import BUILT, INTERNAL, PUBLIC
 from tessera_lab.experiments.runs import OURS, UPSTREAM, autoscale, policy_reset
-from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC
 from tessera_lab.installation.install import build_entrypoint
 
 RUNS = ((policy_reset, BUILT), (policy_reset, PUBLIC), (autoscale, BUILT), (autoscale, PUBLIC), (autoscale, INTERNAL))

@@ -38,7 +38,7 @@ from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.kinds.versions import DEFAULT
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.apiserver.resource_types import ResourceType, Subresource
-from tessera_lab.kubelet.containers.cdi import CdiRegistry
+from tessera_lab.kubelet.containers.environment import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError, PodUid

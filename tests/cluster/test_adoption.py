@@ -42,7 +42,7 @@ from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
-from tessera_lab.reference_operator.programs import device_plugin_program
+from tessera_lab.reference_operator.operator import device_plugin_program
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.handover.workloads import GROUP_SIZE
+from tessera.handover.satellite import GROUP_SIZE
 from tessera.kube.resources import CRDS, DEPLOYMENTS, PODS, STATEFULSETS, Pod, Resource
 
 

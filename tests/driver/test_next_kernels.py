@@ -28,8 +28,7 @@ from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
-from tessera_lab.drivers.driver_catalogue import build_catalogue, driver_image
-from tessera_lab.installation.image_resolver import SimulatedResolver
+from tessera_lab.drivers.driver_catalogue import SimulatedResolver, build_catalogue, driver_image
 from tessera_lab.simulation.cost_model import CostModel
 
 COSTS = CostModel()

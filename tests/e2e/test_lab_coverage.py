@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.experiments.scenarios import KERNEL, NEWER, OS_TAG
+from tessera_lab.experiments.clusters import KERNEL, NEWER, OS_TAG
 
 ROOT = Path(__file__).parents[2]
 

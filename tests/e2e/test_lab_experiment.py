@@ -8,9 +8,9 @@ from tests.support.running_lab import ROOT
 
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
 from tessera_lab.cli.own_commands import own_commands
+from tessera_lab.experiments.clusters import PUBLIC
 from tessera_lab.experiments.measuring import WORKLOAD
 from tessera_lab.experiments.runs import OURS, autoscale
-from tessera_lab.experiments.scenarios import PUBLIC
 from tessera_lab.installation.install import build_entrypoint
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tessera.cli.base.simulated_cluster import lab_registries
 from tessera_lab.cli.registries import LabRegistries
-from tessera_lab.experiments.scenarios import KERNEL, OS_TAG, PUBLIC, VERSION
+from tessera_lab.experiments.clusters import KERNEL, OS_TAG, PUBLIC, VERSION
 
 ROOT = Path(__file__).parents[2]
 DRIVER = f"{PUBLIC.repository}/{PUBLIC.image}"

@@ -6,7 +6,7 @@ import pytest
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.controller.objects.pod_info import Owner, Workload
-from tessera.handover.workloads import GROUP_SIZE, WorkloadReader
+from tessera.handover.satellite import GROUP_SIZE, WorkloadReader
 from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CLONE_SETS, CRDS, REPLICASETS, STATEFULSETS
 

@@ -21,9 +21,8 @@ from tests.support.command_line import start_lab
 from tests.support.ports import free_port
 from tests.support.running_lab import RunningLab
 
-from tessera_lab.daemon.control_socket import send_request
-from tessera_lab.daemon.lab_folder import stop
-from tessera_lab.experiments.scenarios import KERNEL, OS_TAG
+from tessera_lab.daemon.lab_folder import send_request, stop
+from tessera_lab.experiments.clusters import KERNEL, OS_TAG
 
 BUSY = {"load": {"low": 0.6, "high": 0.9}, "memory": "40%"}
 SHARE = {"load": 0.2, "memory": "10%"}

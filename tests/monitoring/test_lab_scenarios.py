@@ -21,8 +21,7 @@ from tests.support.command_line import start_lab
 from tests.support.running_lab import ROOT, RunningLab
 
 from tessera_lab.activity.scenario import builtin_text
-from tessera_lab.daemon.control_socket import send_request
-from tessera_lab.daemon.lab_folder import stop
+from tessera_lab.daemon.lab_folder import send_request, stop
 
 ALL = [each.name for each in ALERTS]
 POLICY = yaml.safe_load((ROOT / "examples" / "drivers" / "cluster-policy.yaml").read_text(encoding="utf-8"))

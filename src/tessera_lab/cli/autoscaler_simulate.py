@@ -95,7 +95,7 @@ def command(
     """
     from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
     from tessera_lab.experiments.autoscaling import AutoscalingSettings
-    from tessera_lab.experiments.scenarios import SCENARIOS
+    from tessera_lab.experiments.clusters import SCENARIOS
     from tessera_lab.simulation.cost_model import CostModel
 
     costs = CostModel() if vm_time is None else CostModel(vm_seconds=vm_time)

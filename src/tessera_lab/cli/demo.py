@@ -38,7 +38,7 @@ from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.cli import kept_demo
-from tessera_lab.daemon import control_socket, lab_folder
+from tessera_lab.daemon import lab_folder
 
 #: Columns of a step's text.
 WIDTH = 66
@@ -350,7 +350,7 @@ def _show(lab: lab_folder.LabState, slices: Informer[Instaslice], progress: Prog
     progress.command(requested)
     say_json_text(results)
     progress.command("nvidia-smi -L      (simulated cards)")
-    say_document(control_socket.send_request(Path(lab.kubeconfig).parent, "smi", NODE))
+    say_document(lab_folder.send_request(Path(lab.kubeconfig).parent, "smi", NODE))
     progress.command("tessera map")
     say_coloured(*draw(cards_of([node]), colour=progress.live), "")
 

@@ -16,7 +16,7 @@ from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera_lab.activity.scenario import builtin_text
-from tessera_lab.daemon import control_socket
+from tessera_lab.daemon import lab_folder
 from tessera_lab.daemon.lab_folder import LabState
 from tessera_lab.daemon.scenario_control import ScenarioRequest
 
@@ -87,7 +87,7 @@ async def prepare(client: Client) -> None:
 def play_scenario(lab: LabState) -> None:
     """Lets the cluster live."""
     request = ScenarioRequest(name=SCENARIO, text=builtin_text(SCENARIO))
-    control_socket.send_request(Path(lab.kubeconfig).parent, "scenario", msgspec.json.encode(request).decode())
+    lab_folder.send_request(Path(lab.kubeconfig).parent, "scenario", msgspec.json.encode(request).decode())
 
 
 def next_steps(lab: LabState) -> str:

@@ -187,7 +187,7 @@ def up(context: click.Context, /, folder: Path | None, **options: Any) -> None:
       tessera lab up --nodes 4xA30,4xA30@rhcos4.15 --os ubuntu22.04 --kernel 5.15.0-119-generic
       export KUBECONFIG="$(tessera lab status -o kubeconfig)"
     """
-    from tessera_lab.cloud.autoscaled_groups import parse_groups
+    from tessera_lab.cloud.autoscaler.process import parse_groups
     from tessera_lab.cluster.accepted_nodes import lab_nodes
     from tessera_lab.cluster.options import parse_system
     from tessera_lab.daemon import lab_folder
@@ -290,7 +290,7 @@ def smi(folder: Path | None, node: str) -> None:
     Example:
       tessera lab smi node-1
     """
-    from tessera_lab.daemon.control_socket import send_request
+    from tessera_lab.daemon.lab_folder import send_request
 
     say_document(send_request(running_lab_folder(folder), "smi", node))
 
@@ -318,7 +318,7 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
     Example:
       tessera lab reboot node-1
     """
-    from tessera_lab.daemon.control_socket import send_request
+    from tessera_lab.daemon.lab_folder import send_request
 
     say_document(send_request(running_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
 

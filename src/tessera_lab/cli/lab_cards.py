@@ -33,7 +33,7 @@ def send(folder: Path | None, word: str, arguments: dict[str, Any]) -> None:
     """Sends a request with JSON arguments to the running lab, and prints the answer."""
     import json
 
-    from tessera_lab.daemon.control_socket import send_request
+    from tessera_lab.daemon.lab_folder import send_request
 
     say_document(send_request(running_lab_folder(folder), word, json.dumps(arguments)))
 
@@ -179,7 +179,7 @@ def scenario_command(folder: Path | None, scenario: str | None, stop: bool) -> N
 
 def _list(folder: Path | None) -> None:
     from tessera_lab.activity.scenario import builtin_names, builtin_scenario
-    from tessera_lab.daemon.control_socket import send_request
+    from tessera_lab.daemon.lab_folder import send_request
 
     names = builtin_names()
     width = max(map(len, names))

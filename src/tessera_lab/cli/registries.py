@@ -9,8 +9,7 @@ import msgspec
 
 from tessera.cli.base.connection import cluster_config
 from tessera.driver.images import ImageQuery, Resolution
-from tessera_lab.daemon.control_socket import send_request
-from tessera_lab.daemon.lab_folder import default_folder, files_of, find_running_lab
+from tessera_lab.daemon.lab_folder import default_folder, files_of, find_running_lab, send_request
 
 
 class LabRegistries(msgspec.Struct, frozen=True):

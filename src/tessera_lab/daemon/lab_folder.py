@@ -1,4 +1,6 @@
-"""A lab that runs in the background: one process, one folder.
+"""A lab that runs in the background: one process, one folder, one control socket.
+
+A lab that runs in the background: one process, one folder.
 
 The folder holds everything: the lock that the running lab keeps (so a lab that was killed is known to be gone), what it
 says of itself (``lab.json``), its kubeconfig, its log, and a subfolder a node. Ending the lab removes the folder. A
@@ -6,8 +8,13 @@ folder that is not a lab's is never touched.
 
 The path of a socket has at most 107 bytes. If a folder's path is too long for the sockets in it, the folder is a link
 to one of this user in the runtime folder, and all paths that a lab gives are below that one (:func:`files_of`).
+
+The control socket of a running lab: requests to a machine (smi, reboot), which no API server answers.
+
+A unix socket in the lab's folder; one request a connection, one line in, text out. Only the folder's owner reaches it.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -15,17 +22,20 @@ import os
 import select
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
 from tessera.text import UserError
+from tessera_lab.limits import LAB_QUESTION
 
 #: Seconds within which a lab must have started, or ended.
 PROCESS_TIMEOUT = 60.0
@@ -33,6 +43,9 @@ PROCESS_TIMEOUT = 60.0
 #: The longest name of a socket below a lab's folder; Linux allows 107 bytes in all.
 _LONGEST_SOCKET = len("/n/gpugroup-abcde/dp/tessera-mig-1g.24gb.me.all-00.sock")
 _SOCKET_LIMIT = 107
+SOCKET = "control.sock"
+#: Answers a request's argument; the client gets the text of a ``ValueError``.
+RequestHandler = Callable[[str], str]
 
 
 class LabError(UserError):
@@ -303,3 +316,53 @@ def _end_process(pid: int) -> None:
             os.waitpid(pid, os.WNOHANG)
     finally:
         os.close(handle)
+
+
+@asynccontextmanager
+async def serve_control_socket(folder: Path, answers: Mapping[str, RequestHandler]) -> AsyncIterator[None]:
+    """Answers requests inside the block; ``answers`` is by the request's first word."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(_handle_request(answers, (await reader.readline()).decode()).encode())
+            await writer.drain()
+        except (ConnectionError, ValueError):
+            pass  # the client went away, or sent a line that is too long: nobody gets an answer
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(handle, folder / SOCKET, limit=LAB_QUESTION)
+    async with server:
+        yield
+
+
+def _handle_request(answers: Mapping[str, RequestHandler], line: str) -> str:
+    word, _, argument = line.strip().partition(" ")
+    if word not in answers:
+        return f"error: {word!r} is no request; known are {', '.join(sorted(answers))}"
+    try:
+        return "ok\n" + answers[word](argument)
+    except ValueError as error:
+        return f"error: {error}"
+
+
+def send_request(folder: Path, word: str, argument: str = "") -> str:
+    """Asks the lab in the folder.
+
+    Raises:
+        ValueError: what the lab says is wrong with the request.
+        ConnectionError: no lab answers there.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(folder / SOCKET))
+        except OSError as error:
+            raise ConnectionError(f"no lab runs in {folder}; start one with: tessera lab up") from error
+        connection.sendall(f"{word} {argument}\n".encode())
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+    status, _, text = b"".join(parts).decode().partition("\n")
+    if status != "ok":
+        raise ValueError(status.removeprefix("error: "))
+    return text

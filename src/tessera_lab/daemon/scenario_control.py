@@ -19,7 +19,7 @@ from tessera.text import one_line
 from tessera_lab.activity.lab_cards import LabCards
 from tessera_lab.activity.player import ScenarioPlayer
 from tessera_lab.activity.scenario import Scenario, parse_scenario
-from tessera_lab.daemon.control_socket import RequestHandler
+from tessera_lab.daemon.lab_folder import RequestHandler
 from tessera_lab.limits import LAB_XID
 from tessera_lab.simulation.supervision import collect_result
 from tessera_lab.simulation.virtual_time import CountedClock

@@ -48,17 +48,16 @@ from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.interfaces import GetPage
 from tessera_lab.apiserver.main.http_server import HttpServer
-from tessera_lab.cloud.autoscaled_groups import parse_groups, run_autoscaler
+from tessera_lab.cloud.autoscaler.process import parse_groups, run_autoscaler
 from tessera_lab.cluster.accepted_nodes import lab_nodes
 from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.front_proxy import read_page
 from tessera_lab.cluster.options import parse_system
-from tessera_lab.daemon.control_socket import RequestHandler, serve_control_socket
-from tessera_lab.daemon.lab_folder import LabState, lock_folder, publish_state
+from tessera_lab.daemon.lab_folder import LabState, RequestHandler, lock_folder, publish_state, serve_control_socket
 from tessera_lab.daemon.scenario_control import ScenarioControl, card_handlers
-from tessera_lab.experiments.scenarios import article_machine, article_registries
+from tessera_lab.drivers.driver_catalogue import SimulatedResolver
+from tessera_lab.experiments.clusters import article_machine, article_registries
 from tessera_lab.installation.image_processes import LabAccess, add_images
-from tessera_lab.installation.image_resolver import SimulatedResolver
 from tessera_lab.installation.install import TesseraCommands, build_entrypoint, install_tessera
 from tessera_lab.installation.process_logs import container_logs
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage

@@ -1,4 +1,4 @@
-"""The registries of a cluster with managed drivers: every image it pulls, with the sizes and rates of a cost model.
+"""The registries of a cluster with managed drivers: every image that it pulls, and the resolver of driver images.
 
 A scenario adds its driver images: :func:`driver_image` for one with finished modules, :func:`builder_image` for one
 that compiles. An :func:`image_build` Job takes its time and pushes a new driver image into the catalogue; it reads its
@@ -7,6 +7,12 @@ does.
 
 The programs beside a driver (driver manager, container toolkit, validation) only take the time that they take under any
 operator. The makers of the pods decide in which order the parts begin and how they signal each other.
+
+The resolver of driver images over the lab's catalogue, in place of the real one, which uses HTTP.
+
+Knows only what the catalogue names: that a world need not list its ``busybox`` does not make driver images exist.
+Answers take no time and are never stale. What a registry refuses is set at the catalogue, so that kubelets' pulls and
+the resolver's answers are of one piece.
 """
 
 import asyncio
@@ -15,7 +21,8 @@ from contextlib import aclosing
 
 from tessera.agent.base.node_files import MarkerFiles
 from tessera.api.nodes.node_marks import CUDA_READY, TOOLKIT_READY
-from tessera.driver.images import Outcome
+from tessera.clock import Clock
+from tessera.driver.images import ImageQuery, Outcome, Resolution, SourceError, TriedReference, candidates
 from tessera_lab.drivers.driver_containers import Draw, building_driver, exact_duration, precompiled_driver
 from tessera_lab.kubelet.images.catalogue import (
     FAILED_EXIT,
@@ -25,6 +32,18 @@ from tessera_lab.kubelet.images.catalogue import (
     SimulatedImage,
 )
 from tessera_lab.simulation.cost_model import CostModel
+
+#: The cluster's own registry, as OpenShift calls it.
+INTERNAL_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
+#: Order in which outcomes count if no candidate was found: the least informative first.
+_WORST_FIRST = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE, Outcome.NOT_FOUND)
+_TEXTS = {
+    Outcome.FOUND: "found (simulated)",
+    Outcome.NOT_FOUND: "the registry has no such tag (simulated)",
+    Outcome.UNAUTHORIZED: "the registry wants other credentials (simulated)",
+    Outcome.UNREACHABLE: "the registry does not answer (simulated)",
+    Outcome.WRONG_ARCHITECTURE: "the registry has it for other architectures only (simulated)",
+}
 
 
 def driver_manager(costs: CostModel, *, draw: Draw = exact_duration) -> ImageProgram:
@@ -110,10 +129,6 @@ def _write(context: ProgramContext, name: str) -> None:
     if context.host.markers is not None:
         markers = MarkerFiles(context.host.markers)
         markers.write(name, f"simulated\n{markers.about_driver()}")
-
-
-#: The cluster's own registry, as OpenShift calls it.
-INTERNAL_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 
 
 def driver_image(version: str, costs: CostModel, *, kernel: str = "", draw: Draw = exact_duration) -> SimulatedImage:
@@ -228,3 +243,62 @@ def _architectures(catalogue: ImageCatalogue, target: str, architecture: str, *,
     before = catalogue.find_image(target)
     others = before.architectures if shared and before is not None else ()
     return tuple(dict.fromkeys((*others, architecture)))
+
+
+class SimulatedResolver:
+    """A :class:`~tessera.driver.images.Resolver` on a catalogue.
+
+    Args:
+        catalogue: what there is.
+        clock: for the time of answers.
+
+    Attributes:
+        asked: every query so far, in order.
+    """
+
+    def __init__(self, catalogue: ImageCatalogue, clock: Clock) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+        self.asked: list[ImageQuery] = []
+
+    async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:  # noqa: ARG002 - always fresh
+        """See :meth:`.Resolver.resolve`."""
+        return self.answer(query)
+
+    def answer(self, query: ImageQuery) -> Resolution:
+        """The answer to a query; it takes no time."""
+        self.asked.append(query)
+        try:
+            names = candidates(query)
+        except SourceError as error:
+            return Resolution(
+                outcome=Outcome.NOT_FOUND,
+                tried=(TriedReference(reference=query.source.image, outcome=Outcome.NOT_FOUND, text=str(error)),),
+                checked=self._clock.now(),
+            )
+        tried: list[TriedReference] = []
+        for name in names:
+            outcome = self._query(name.reference, query.pool.architecture)
+            tried.append(TriedReference(reference=name.reference, outcome=outcome, text=_TEXTS[outcome]))
+            if outcome is Outcome.FOUND:
+                image = self._catalogue.find_image(name.reference)
+                return Resolution(
+                    outcome=outcome,
+                    reference=name.reference,
+                    digest=self._catalogue.digest(name.reference),
+                    tag=name.tag,
+                    tried=tuple(tried),
+                    checked=self._clock.now(),
+                    size_bytes=image.size_bytes if image is not None else 0,
+                )
+        return Resolution(outcome=_matches_policy(tried), tried=tuple(tried), checked=self._clock.now())
+
+    def _query(self, reference: str, architecture: str) -> Outcome:
+        outcome = self._catalogue.answer(reference, architecture)
+        named = self._catalogue.find_image(reference) is not None
+        return Outcome.NOT_FOUND if outcome is Outcome.FOUND and not named else outcome
+
+
+def _matches_policy(tried: Sequence[TriedReference]) -> Outcome:
+    seen = {each.outcome for each in tried}
+    return next((each for each in _WORST_FIRST if each in seen), Outcome.NOT_FOUND)

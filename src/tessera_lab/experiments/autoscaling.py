@@ -18,10 +18,9 @@ from tessera.provisioning.start_times import GroupTimes
 from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers
 from tessera_lab.experiments import clusters
-from tessera_lab.experiments.clusters import ExperimentCluster, MakeEntrypoint
+from tessera_lab.experiments.clusters import ArticleScenario, ExperimentCluster, MakeEntrypoint
 from tessera_lab.experiments.measuring import WORKLOAD
 from tessera_lab.experiments.runs import OURS, SETTLE_SECONDS, UPSTREAM
-from tessera_lab.experiments.scenarios import ArticleScenario
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 

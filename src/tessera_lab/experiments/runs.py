@@ -21,10 +21,9 @@ import msgspec
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
-from tessera_lab.experiments.clusters import ExperimentCluster, MakeEntrypoint
+from tessera_lab.experiments.clusters import ArticleScenario, ExperimentCluster, MakeEntrypoint
 from tessera_lab.experiments.measuring import WORKLOAD, Autoscale, PolicyReset
 from tessera_lab.experiments.results import AUTOSCALE, POLICY_RESET, Samples
-from tessera_lab.experiments.scenarios import ArticleScenario
 from tessera_lab.reference_operator.manifests import PUBLISHED_AT_ONCE, REFERENCE, ReferenceWaits, remove_wait
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -45,7 +45,7 @@ from tessera.replay.recorder import NO_RECORDS, fetch_records
 from tessera.webhook.base import WebhookOptions
 from tessera.webhook.main import WebhookReplica
 from tessera_lab.apiserver.interfaces import CommandResult
-from tessera_lab.installation.image_resolver import SimulatedResolver
+from tessera_lab.drivers.driver_catalogue import SimulatedResolver
 from tessera_lab.installation.process_logs import enter_container
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint, InProcessPlugins
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue

@@ -22,7 +22,7 @@ from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimDevices, ClaimRef
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient
 from tessera_lab.kubelet.devices.checkpoint import ClaimCheckpoint, PreparedClaim
 from tessera_lab.scheduler.claim_binding import RESOURCE_CLAIMS, RESOURCE_SLICES
-from tessera_lab.scheduler.state.pod_claims import (
+from tessera_lab.scheduler.state.claim_cache import (
     allocation_of,
     base_request,
     claim_names,

@@ -1,20 +1,133 @@
-"""Writes the status of Workloads and events about them, and evicts a Workload.
+"""Starts, stops and evicts what a Workload is for, and writes the status of Workloads.
 
 Of one that is evicted the quota is free, its pods are stopped, and it waits again.
+
+Starts and stops what a Workload is for: a Job by ``suspend``, pods by their gates and by their deletion.
 """
 
 import random
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock, rfc3339
 from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
-from tessera.kube.resources import ObjectReference
+from tessera.kube.resources import JOBS, PODS, ObjectReference
 from tessera.kube.resources.meta import Resource
-from tessera_lab.kueue.job_control import JobControl
-from tessera_lab.kueue.workloads import Job, condition
+from tessera.kueue.names import ADMISSION_GATE, TOPOLOGY_GATE
+from tessera_lab.kueue.webhooks import MANAGED
+from tessera_lab.kueue.workloads import Job, condition, is_leaving, phase
 
 Json = dict[str, Any]
+
+
+class JobControl:
+    """Starts and stops Jobs and pods.
+
+    Args:
+        client: an administrator.
+        clock: the time.
+        flavors: the kind ResourceFlavor at the version that is used.
+        hostname: the node that topologies choose for each pod, put into its node selector.
+    """
+
+    def __init__(self, client: Client, clock: Clock, flavors: Resource[Json], hostname: str) -> None:
+        self._client = client
+        self._clock = clock
+        self._flavors = flavors
+        self._hostname = hostname
+
+    async def start(self, job: Job, item: Json) -> None:
+        """Lets an admitted Job run, or takes the next gate off its pods."""
+        labels = await self._node_labels(item)
+        if job.kind == "Job":
+            if job.owners[0]["spec"].get("suspend"):
+                await self._resume(job, _selector(item["spec"]["podSets"][0]["template"]) | labels)
+            return
+        for pod in job.pods:
+            await self._open_gate(pod, labels)
+
+    async def _resume(self, job: Job, wanted: Json) -> None:
+        """Lets a Job run on these nodes; what an earlier start has put into its template goes."""
+        present = _selector(job.owners[0]["spec"]["template"])
+        changed = {**dict.fromkeys(present, None), **wanted} if present != wanted else {}
+        await self._patch_job(
+            job, {"suspend": False, **({"template": {"spec": {"nodeSelector": changed}}} if changed else {})}
+        )
+
+    async def _open_gate(self, pod: Json, labels: Json) -> None:
+        gates = pod["spec"].get("schedulingGates") or []
+        chosen = {**(pod["spec"].get("nodeSelector") or {}), **labels}
+        if any(gate["name"] == ADMISSION_GATE for gate in gates):
+            rest = [gate for gate in gates if gate["name"] != ADMISSION_GATE]
+        elif any(gate["name"] == TOPOLOGY_GATE for gate in gates):
+            rest = [gate for gate in gates if gate["name"] != TOPOLOGY_GATE]
+            chosen |= {"kubernetes.io/hostname": self._hostname} if self._hostname else {}
+        else:
+            return
+        meta = pod["metadata"]
+        patch = {"spec": {"schedulingGates": rest or None, "nodeSelector": chosen}}
+        version = meta["resourceVersion"]
+        await self._client.merge_patch(
+            PODS.as_dicts(), meta["name"], patch, meta["namespace"], resource_version=version
+        )
+
+    async def _node_labels(self, item: Json) -> Json:
+        """The labels of the flavors that a Workload has got."""
+        found: Json = {}
+        for each in item["status"]["admission"]["podSetAssignments"]:
+            for flavor in set((each.get("flavors") or {}).values()):
+                stored = await self._client.get(self._flavors, flavor)
+                found |= (stored.get("spec") or {}).get("nodeLabels") or {}
+        return found
+
+    async def stop(self, job: Job, reason: str, text: str) -> None:
+        """Suspends a Job, or deletes pods that were let go."""
+        if job.kind == "Job":
+            await self._patch_job(job, {"suspend": True})
+            # A template's node selector may change only while the Job has no time of start, so Kueue clears it.
+            await self._patch_job(job, {"startTime": None}, part="status")
+            return
+        for pod in job.pods:
+            gates = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
+            if ADMISSION_GATE in gates or is_leaving(pod):
+                continue
+            target = {
+                "type": "TerminationTarget",
+                "status": "True",
+                "reason": reason,
+                "message": text,
+                "lastTransitionTime": rfc3339(self._clock.now()),
+            }
+            conditions = [*(pod["status"].get("conditions") or ()), target]
+            name = pod["metadata"]["name"]
+            await self._client.merge_patch(
+                PODS.as_dicts(), name, {"status": {"conditions": conditions}}, job.namespace, subresource="status"
+            )
+            await self._client.delete(PODS, name, job.namespace)
+
+    async def _patch_job(self, job: Job, values: Json, part: str = "spec") -> None:
+        name = job.owners[0]["metadata"]["name"]
+        where = None if part == "spec" else part
+        await self._client.merge_patch(JOBS.as_dicts(), name, {part: values}, job.namespace, subresource=where)
+
+    async def release(self, pods: Iterable[Json]) -> None:
+        """Takes the finalizer off pods that have ended or are deleted."""
+        for pod in pods:
+            meta = pod["metadata"]
+            finalizers = meta.get("finalizers") or []
+            if MANAGED in finalizers and (is_leaving(pod) or phase(pod) in {"Succeeded", "Failed"}):
+                rest = [each for each in finalizers if each != MANAGED]
+                with suppress(NotFound):
+                    await self._client.merge_patch(
+                        PODS.as_dicts(), meta["name"], {"metadata": {"finalizers": rest}}, meta["namespace"]
+                    )
+
+
+def _selector(template: Json) -> Json:
+    return (template.get("spec") or {}).get("nodeSelector") or {}
 
 
 class WorkloadStatus:

@@ -25,8 +25,7 @@ from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import CRDS, JOBS, MUTATING_WEBHOOKS, NAMESPACES, PODS
 from tessera.kueue.names import CONFIG_NAMESPACE, GROUP
 from tessera_lab.kueue.admission import Admission
-from tessera_lab.kueue.eviction import Eviction, WorkloadStatus
-from tessera_lab.kueue.job_control import JobControl
+from tessera_lab.kueue.eviction import Eviction, JobControl, WorkloadStatus
 from tessera_lab.kueue.webhooks import SERVICE, KueueWebhooks, configuration
 from tessera_lab.kueue.workloads import Job, are_equal, condition, find_jobs, is_leaving, is_true, key_of, make_kinds
 

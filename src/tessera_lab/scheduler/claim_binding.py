@@ -27,9 +27,15 @@ from tessera.kube.resources.meta import Resource, key_of, split_key, uid_of
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.scheduler.decision import NodeChoice
 from tessera_lab.scheduler.filters.claims import ClaimPlan, ExtendedClaim
-from tessera_lab.scheduler.state.claim_cache import ClaimCache
+from tessera_lab.scheduler.state.claim_cache import (
+    FINALIZER,
+    ClaimCache,
+    allocation_of,
+    consumer,
+    is_reserved_for,
+    reservations,
+)
 from tessera_lab.scheduler.state.node_cache import SELECTED_NODE, CachedPod, StorageCache
-from tessera_lab.scheduler.state.pod_claims import FINALIZER, allocation_of, consumer, is_reserved_for, reservations
 from tessera_lab.simulation.supervision import LabInformer
 
 Json = dict[str, Any]

@@ -29,11 +29,10 @@ from tessera.kube.retries import Backoff
 from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.claim_binding import ClaimBinder, ClaimBindingError, VolumeBinder
 from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
-from tessera_lab.scheduler.filters.claims import concerns_claims, missing_claims
-from tessera_lab.scheduler.filters.device_allocator import AllocatorError, AllocatorTimeoutError
+from tessera_lab.scheduler.filters.claims import AllocatorError, AllocatorTimeoutError, concerns_claims, missing_claims
 from tessera_lab.scheduler.preemption import Preemption, Victims, preempt
+from tessera_lab.scheduler.state.claim_cache import claim_names
 from tessera_lab.scheduler.state.node_cache import CachedPod, NodeCache, build_pod_info
-from tessera_lab.scheduler.state.pod_claims import claim_names
 from tessera_lab.simulation.supervision import LabInformer, describe_error
 
 

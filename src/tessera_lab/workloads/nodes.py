@@ -34,8 +34,7 @@ from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import EventKind
 from tessera_lab.kubelet.node.node_object import NOT_READY_TAINT
 from tessera_lab.scheduler.filters.node_placement import find_untolerated, tolerates
-from tessera_lab.scheduler.state.claim_cache import TaintRules
-from tessera_lab.scheduler.state.pod_claims import allocation_of, claim_names, is_reserved_for, results_of
+from tessera_lab.scheduler.state.claim_cache import TaintRules, allocation_of, claim_names, is_reserved_for, results_of
 from tessera_lab.workloads.base.mirrors import NODE, ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.pods import phase

@@ -17,8 +17,7 @@ from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.nodes import DeviceTaintEviction, NodeLifecycle, NodeTaints, PodGarbageCollector
 from tessera_lab.workloads.objects.disruption_budgets import DisruptionBudgetController
 from tessera_lab.workloads.objects.endpoints import ApiServiceController, EndpointsController
-from tessera_lab.workloads.objects.garbage_collector import GarbageCollector
-from tessera_lab.workloads.objects.metadata_mirror import MetadataMirror
+from tessera_lab.workloads.objects.garbage_collector import GarbageCollector, MetadataMirror
 from tessera_lab.workloads.objects.namespaces import NamespaceContents, NamespaceDeletion
 from tessera_lab.workloads.objects.resource_claims import ResourceClaimController
 from tessera_lab.workloads.storage import EphemeralClaims, Provisioner, VolumeController

@@ -38,7 +38,7 @@ from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuEvent, GpuEventKind
 from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
-from tessera_lab.kubelet.containers.cdi import CdiRegistry
+from tessera_lab.kubelet.containers.environment import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_ledger import DeviceAllocationError, PodUid

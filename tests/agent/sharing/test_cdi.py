@@ -9,7 +9,7 @@ import pytest
 from tessera.agent.sharing.allocate_response import CdiDevice, cdi_name
 from tessera.agent.sharing.device_plugin import CdiFile
 from tessera.nvml.interface import DeviceFile
-from tessera_lab.kubelet.containers.cdi import CdiError, CdiRegistry
+from tessera_lab.kubelet.containers.environment import CdiError, CdiRegistry
 
 A, B, M = "GPU-aaaa", "GPU-bbbb", "MIG-mmmm"
 CONTROL = DeviceFile(path="/dev/nvidiactl", major=195, minor=255)

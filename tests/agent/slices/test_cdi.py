@@ -7,7 +7,7 @@ import pytest
 
 from tessera.agent.base.device_plugin import CdiFolder, cdi_name, environment
 from tessera.nvml.interface import DeviceFile
-from tessera_lab.kubelet.containers.cdi import CdiError, CdiRegistry
+from tessera_lab.kubelet.containers.environment import CdiError, CdiRegistry
 
 DEVICE = "GPU-a:3g.20gb:4"
 

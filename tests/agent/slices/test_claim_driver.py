@@ -30,7 +30,7 @@ from tessera.kubelet.interfaces import ClaimRef, PluginError, PreparedDevice
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuEventKind, MigUuid
 from tessera.nvml.simulated.machine_state import SimEvent
-from tessera_lab.kubelet.containers.cdi import CdiError
+from tessera_lab.kubelet.containers.environment import CdiError
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.kube.resources import NODES, PODS
-from tessera_lab.cloud.autoscaled_groups import LONGEST_NAME, parse_group, parse_groups, run_autoscaler
+from tessera_lab.cloud.autoscaler.process import LONGEST_NAME, parse_group, parse_groups, run_autoscaler
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.daemon import lab_folder
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.driver.node_facts import parse_os_image
 from tessera_lab.cluster.options import SYSTEMS, OperatingSystem, find_system, parse_system
-from tessera_lab.experiments import scenarios
+from tessera_lab.experiments import clusters
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -15,7 +15,7 @@ def test_a_systems_text_is_read_back_as_its_name(name: str) -> None:
 
 
 def test_the_world_of_the_experiments_is_one_of_them() -> None:
-    assert SYSTEMS[scenarios.OS_TAG] == OperatingSystem(os_image=scenarios.OS_IMAGE, kernel=scenarios.KERNEL)
+    assert SYSTEMS[clusters.OS_TAG] == OperatingSystem(os_image=clusters.OS_IMAGE, kernel=clusters.KERNEL)
 
 
 def test_without_a_version_the_newest_is_meant() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera_lab.daemon.control_socket import SOCKET, send_request, serve_control_socket
+from tessera_lab.daemon.lab_folder import SOCKET, send_request, serve_control_socket
 from tessera_lab.limits import LAB_QUESTION
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.support.virtual_lab import ENTRYPOINT
 
+from tessera_lab.experiments.clusters import PUBLIC
 from tessera_lab.experiments.runs import OURS, UPSTREAM, policy_reset
-from tessera_lab.experiments.scenarios import PUBLIC
 
 
 @pytest.mark.parametrize("operator", [UPSTREAM, OURS])

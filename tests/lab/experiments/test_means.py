@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from tests.support.virtual_lab import ENTRYPOINT
 
+from tessera_lab.experiments.clusters import BUILT, INTERNAL, PUBLIC, ArticleScenario
 from tessera_lab.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments.runs import PERIOD, UNEXPLAINED, UPSTREAM, attribute, autoscale, policy_reset
-from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, ArticleScenario
 from tessera_lab.reference_operator.manifests import ReferenceWaits
 from tessera_lab.simulation.cost_model import CostModel
 

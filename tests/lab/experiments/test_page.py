@@ -14,9 +14,9 @@ from tests.support.pages import ROOT, Page, shows
 from tests.support.virtual_lab import ENTRYPOINT
 
 from tessera.cli.main import main
+from tessera_lab.experiments.clusters import ArticleScenario
 from tessera_lab.experiments.results import RED_HAT, Samples, read_results
 from tessera_lab.experiments.runs import OURS, UPSTREAM
-from tessera_lab.experiments.scenarios import ArticleScenario
 
 pytestmark = pytest.mark.soak
 

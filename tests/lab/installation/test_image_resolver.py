@@ -6,7 +6,7 @@ from tessera.clock import SystemClock
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.images import ImageKind, ImageQuery, Outcome
 from tessera.gpu_operator.driver_policy import ImageSource
-from tessera_lab.installation.image_resolver import SimulatedResolver
+from tessera_lab.drivers.driver_catalogue import SimulatedResolver
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"

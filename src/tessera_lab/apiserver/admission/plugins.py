@@ -1,4 +1,4 @@
-"""Built-in admission plugins: they set fields of an object, or refuse it, before webhooks see it.
+"""Admission of a decoded write, before it is stored: its order, and the built-in plugins.
 
 Each plugin is named after kube-apiserver's. Missing: PodSecurity and the projected token volume of ServiceAccount; the
 simulated kubelet gives a container its account's token without it.
@@ -7,25 +7,123 @@ LimitRanger: gives containers the default amounts of a namespace's LimitRanges, 
 
 As ``plugin/pkg/admission/limitranger`` of Kubernetes, for new pods. The bounds hold for what the pod has before the
 webhooks, and are not looked at again after them.
+
+Admission of a decoded write, before it is stored: built-in plugins, webhooks, policies and quota.
+
+The order is kube-apiserver's: namespace life cycle, the plugins that set fields, mutating webhooks; after validation
+the admission policies, then the validating webhooks; quota last, without an await before the commit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 from tessera.kube.quantity import parse_quantity
-from tessera_lab.apiserver.admission.chain import AdmissionPlugin, namespace_lifecycle
 from tessera_lab.apiserver.admission.resource_quota import pod_amounts, requests_of
 from tessera_lab.apiserver.authz.rbac import SLICES, node_of
-from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj
-from tessera_lab.apiserver.request.server_state import ServerState
-from tessera_lab.apiserver.status import forbidden_error
+from tessera_lab.apiserver.interfaces import (
+    AdmissionRequest,
+    AdmissionResult,
+    GroupResource,
+    Obj,
+    QuotaUpdate,
+    StatusCause,
+)
+from tessera_lab.apiserver.request.server_state import NAMESPACES, ServerState
+from tessera_lab.apiserver.status import StatusError, forbidden_error, not_found_error
 
 LIMIT_RANGES = GroupResource("", "limitranges")
 #: Tells a pod's owner what was set.
 ANNOTATION = "kubernetes.io/limit-ranger"
-
 Amounts = Mapping[str, str]
+CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
+STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
+#: Annotation of the default storage class: claims that name no class get it.
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_PROTECTION = {
+    "persistentvolumeclaims": "kubernetes.io/pvc-protection",
+    "persistentvolumes": "kubernetes.io/pv-protection",
+}
+RUNTIME_CLASSES = GroupResource("node.k8s.io", "runtimeclasses")
+SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
+#: Seconds that a pod stays on a node that is not ready or unreachable.
+TOLERATION_SECONDS = 300
+_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+class AdmissionPlugin(Protocol):
+    """One built-in admission plugin; changes ``request.obj`` in place."""
+
+    def __call__(self, request: AdmissionRequest, core: ServerState) -> None:
+        """Sets fields of the object, or refuses it.
+
+        Raises:
+            StatusError: refused.
+        """
+        ...
+
+
+class AdmissionChain:
+    """The chain. ``plugins`` run in order before the webhooks."""
+
+    def __init__(self, core: ServerState, plugins: Sequence[AdmissionPlugin]) -> None:
+        self._core = core
+        self._plugins = plugins
+
+    async def mutate(self, request: AdmissionRequest) -> AdmissionResult:
+        """Runs plugins and mutating webhooks, and returns the object that they leave.
+
+        Raises:
+            StatusError: refused.
+        """
+        for plugin in self._plugins:
+            plugin(request, self._core)
+        webhooks = self._core.parts.webhooks
+        return await webhooks.mutate(request) if webhooks else AdmissionResult(obj=request.obj)
+
+    async def validate(self, request: AdmissionRequest) -> Sequence[str]:
+        """Evaluates the policies, asks the validating webhooks, and returns the warnings of both.
+
+        Raises:
+            StatusError: refused.
+        """
+        policies, webhooks = self._core.parts.policies, self._core.parts.webhooks
+        warnings = policies.validate(request) if policies else ()
+        return [*warnings, *(await webhooks.validate(request) if webhooks else ())]
+
+    def quota(self, request: AdmissionRequest) -> Sequence[QuotaUpdate]:
+        """Returns the quota updates of the write; no await may stand between this call and the commit.
+
+        Raises:
+            StatusError: 403, a quota is exceeded.
+        """
+        quota = self._core.parts.quota
+        if quota is None or not request.attributes.namespace:
+            return ()
+        return quota.admit(request, self._core.store)
+
+
+def namespace_lifecycle(request: AdmissionRequest, core: ServerState) -> None:
+    """Refuses a create in a namespace that does not exist or is being deleted."""
+    attributes = request.attributes
+    if request.operation != "CREATE" or not attributes.namespace:
+        return
+    namespace = core.store.get(NAMESPACES, "", attributes.namespace)
+    if namespace is None:
+        raise not_found_error("", "namespaces", attributes.namespace)
+    if namespace["metadata"].get("deletionTimestamp"):
+        name = attributes.name or (request.obj or {}).get("metadata", {}).get("name", "")
+        raise _terminating_error(attributes.group, attributes.resource, name, attributes.namespace)
+
+
+def _terminating_error(group: str, resource: str, name: str, namespace: str) -> StatusError:
+    reason = f"unable to create new content in namespace {namespace} because it is being terminated"
+    error = forbidden_error(group, resource, name, reason)
+    cause = StatusCause(
+        reason="NamespaceTerminating", message=f"namespace {namespace} is being terminated", field="metadata.namespace"
+    )
+    error.status["details"]["causes"] = [{"reason": cause.reason, "message": cause.message, "field": cause.field}]
+    return error
 
 
 def limit_ranger(request: AdmissionRequest, core: ServerState) -> None:
@@ -96,21 +194,6 @@ def _out_of_bounds(
         if request and limit is not None and limit / request > parse_quantity(text):
             rule = f"{name} max limit to request ratio per {item['type']} is {text}"
             yield f"{rule}, but provided ratio is {limit / request}"
-
-
-CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
-STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
-#: Annotation of the default storage class: claims that name no class get it.
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-_PROTECTION = {
-    "persistentvolumeclaims": "kubernetes.io/pvc-protection",
-    "persistentvolumes": "kubernetes.io/pv-protection",
-}
-RUNTIME_CLASSES = GroupResource("node.k8s.io", "runtimeclasses")
-SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
-#: Seconds that a pod stays on a node that is not ready or unreachable.
-TOLERATION_SECONDS = 300
-_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def _new_pod(request: AdmissionRequest) -> Obj | None:

@@ -14,7 +14,7 @@ from tessera.cel.kubernetes_values import go_pattern
 from tessera_lab.apiserver import field_errors
 from tessera_lab.apiserver.field_errors import child
 from tessera_lab.apiserver.interfaces import StatusCause
-from tessera_lab.apiserver.schemas.formats import FORMATS, matches_format
+from tessera_lab.apiserver.schemas.compiled_schema import FORMATS, matches_format
 
 Schema = Mapping[str, Any]
 

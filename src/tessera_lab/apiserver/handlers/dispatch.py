@@ -51,8 +51,15 @@ from tessera_lab.apiserver.interfaces import (
     StatusCause,
     UserInfo,
 )
-from tessera_lab.apiserver.patch.json_patch import APPLY, JSON_PATCH, MERGE, STRATEGIC, json_patch, merge_patch
-from tessera_lab.apiserver.patch.strategic_merge import strategic_merge
+from tessera_lab.apiserver.patch.strategic_merge import (
+    APPLY,
+    JSON_PATCH,
+    MERGE,
+    STRATEGIC,
+    json_patch,
+    merge_patch,
+    strategic_merge,
+)
 from tessera_lab.apiserver.request.negotiation import YAML, parse_accept
 from tessera_lab.apiserver.request.routing import QueryParameters, Route
 from tessera_lab.apiserver.request.server_state import PODS, ResourceRequest, ServerParts, ServerState

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tessera_lab.apiserver.admission.chain import AdmissionChain
+from tessera_lab.apiserver.admission.plugins import AdmissionChain
 from tessera_lab.apiserver.handlers.claim_rights import check_claim_rights, check_create, check_rights
 from tessera_lab.apiserver.handlers.request_bodies import check_place, check_type
 from tessera_lab.apiserver.handlers.write_rules import (

@@ -26,7 +26,7 @@ from tessera_lab.apiserver.field_errors import (
     unsupported_cause,
 )
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
-from tessera_lab.apiserver.kinds.device_names import (
+from tessera_lab.apiserver.kinds.slice_rules import (
     check_driver,
     check_fully_qualified,
     check_label,

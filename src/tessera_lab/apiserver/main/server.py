@@ -13,8 +13,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.kube.client.requests import Request, Response
 from tessera_lab.apiserver.admission.admission_policies import AdmissionPolicies
-from tessera_lab.apiserver.admission.chain import AdmissionChain
-from tessera_lab.apiserver.admission.plugins import PLUGINS
+from tessera_lab.apiserver.admission.plugins import PLUGINS, AdmissionChain
 from tessera_lab.apiserver.admission.resource_quota import QuotaAdmission, QuotaTracker
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller

@@ -13,8 +13,13 @@ from typing import Any
 from tessera_lab.apiserver.field_errors import child, required_cause, unsupported_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 from tessera_lab.apiserver.schemas import Definition, SchemaLibrary, schema_library
-from tessera_lab.apiserver.schemas.compiled_schema import QUANTITY, CompiledSchemas, is_blank, is_time
-from tessera_lab.apiserver.schemas.formats import describe_base64_error
+from tessera_lab.apiserver.schemas.compiled_schema import (
+    QUANTITY,
+    CompiledSchemas,
+    describe_base64_error,
+    is_blank,
+    is_time,
+)
 from tessera_lab.apiserver.status import bad_request_error
 
 #: Definitions, by the last part of their name, whose required fields the server's validation checks.

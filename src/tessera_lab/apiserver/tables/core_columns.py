@@ -1,9 +1,13 @@
-"""Columns of the core group's kinds.
+"""Columns of the core group's kinds, and durations as kubectl prints them.
 
 A :class:`PodSummary` has the READY, STATUS and RESTARTS that ``kubectl get pods`` shows.
 
 STATUS is not a field: it is computed from phase, reason, conditions and container states, in the order of Kubernetes'
 printers (pkg/printers/internalversion, ``printPod``).
+
+Durations as kubectl prints them: ``5s``, ``3m20s``, ``2d4h``.
+
+The steps are those of ``k8s.io/apimachinery/pkg/util/duration.HumanDuration``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +16,50 @@ from typing import Any
 import msgspec
 
 from tessera.clock import parse_rfc3339
-from tessera_lab.apiserver.tables.ages import format_age, format_duration
 
 Part = Mapping[str, Any]
+NONE = "<none>"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration with the two units that matter at its size."""
+    whole = int(seconds)
+    if whole < -1:
+        return "<invalid>"
+    if whole < 0:
+        return "0s"
+    if whole < 120:
+        return f"{whole}s"
+    minutes, hours = whole // 60, whole // 3600
+    if minutes < 10:
+        return _two(minutes, "m", whole % 60, "s")
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return _two(hours, "h", minutes % 60, "m")
+    if hours < 48:
+        return f"{hours}h"
+    if hours < 24 * 8:
+        return _two(hours // 24, "d", hours % 24, "h")
+    if hours < 24 * 365 * 2:
+        return f"{hours // 24}d"
+    if hours < 24 * 365 * 8:
+        return _two(hours // 24 // 365, "y", hours // 24 % 365, "d")
+    return f"{hours // 24 // 365}y"
+
+
+def _two(large: int, unit: str, small: int, below: str) -> str:
+    return f"{large}{unit}{small}{below}" if small else f"{large}{unit}"
+
+
+def format_age(timestamp: Any, now: float) -> str:
+    """Time from a ``metav1.Time`` to ``now`` (seconds since 1970); ``<unknown>`` when there is none."""
+    if not timestamp:
+        return "<unknown>"
+    try:
+        return format_duration(now - parse_rfc3339(timestamp))
+    except (ValueError, TypeError):
+        return "<invalid>"
 
 
 class PodSummary(msgspec.Struct, frozen=True):
@@ -131,9 +176,6 @@ def _main_reason(status: Part, reason: str, count: _Count) -> str:
 
 def _backwards(statuses: Sequence[Part]) -> Iterator[Part]:
     return reversed(statuses)
-
-
-NONE = "<none>"
 
 
 def name_of(obj: Part) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera_lab.apiserver.interfaces import Columns, Obj
 from tessera_lab.apiserver.tables import core_columns, other_columns, workload_columns
-from tessera_lab.apiserver.tables.ages import format_age
+from tessera_lab.apiserver.tables.core_columns import format_age
 from tessera_lab.apiserver.tables.jsonpath import find_values, parse_path
 
 Cells = Callable[[Mapping[str, Any], float], Sequence[Any]]

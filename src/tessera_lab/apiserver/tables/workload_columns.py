@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.clock import parse_rfc3339
-from tessera_lab.apiserver.tables.ages import format_duration
-from tessera_lab.apiserver.tables.core_columns import NONE, age_of, labels, name_of
+from tessera_lab.apiserver.tables.core_columns import NONE, age_of, format_duration, labels, name_of
 
 Part = Mapping[str, Any]
 WIDE = ("+Containers", "+Images", "+Selector")

@@ -78,7 +78,7 @@ def command(
       tessera bench autoscale --name precompiled --repeat 5 --json results.json
     """
     if trial.lab:
-        from tessera_lab.cli.bench.lab_runs import run_experiment
+        from tessera_lab.cli.bench.experiment import run_experiment
 
         run_experiment("autoscale", _SCENARIOS, trial)
         return

@@ -85,7 +85,7 @@ def command(
       tessera bench policy-reset --node gpu-1 --policy built.yaml --policy precompiled.yaml --yes --json results.json
     """
     if trial.lab:
-        from tessera_lab.cli.bench.lab_runs import run_experiment
+        from tessera_lab.cli.bench.experiment import run_experiment
 
         run_experiment("policy-reset", _SCENARIOS, trial)
         return

@@ -17,8 +17,7 @@ from tessera.clock import Clock
 from tessera.kubelet.interfaces import ContainerAllocateResponse, PluginError
 from tessera.nvml.errors import NvmlError
 from tessera_lab.apiserver.container_log import ContainerLog
-from tessera_lab.kubelet.containers.cdi import CdiError
-from tessera_lab.kubelet.containers.environment import ContainerConfigError, command_line
+from tessera_lab.kubelet.containers.environment import CdiError, ContainerConfigError, command_line
 from tessera_lab.kubelet.containers.gpu_processes import ContainerOwner
 from tessera_lab.kubelet.containers.probes import ProgramRun
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime, CreatedContainer

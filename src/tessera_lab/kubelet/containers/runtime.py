@@ -16,8 +16,8 @@ import msgspec
 
 from tessera.agent.mps.state import CONTAINER_ROOT, PIPE_VARIABLE
 from tessera.kubelet.interfaces import ContainerAllocateResponse
-from tessera_lab.kubelet.containers.cdi import CdiEdits, CdiRegistry
 from tessera_lab.kubelet.containers.commands import CommandBehaviour, Surroundings, parse_command, visible_devices
+from tessera_lab.kubelet.containers.environment import CdiEdits, CdiRegistry
 from tessera_lab.kubelet.containers.gpu_processes import SIGNALLED, ContainerOwner, GpuProcesses
 from tessera_lab.kubelet.images.catalogue import image_variables
 from tessera_lab.kubelet.images.node_images import NodeImages

@@ -20,7 +20,7 @@ from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.kube.resources.meta import uid_of
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.kubelet.claim_manager import ClaimManager
-from tessera_lab.kubelet.containers.cdi import CdiRegistry
+from tessera_lab.kubelet.containers.environment import CdiRegistry
 from tessera_lab.kubelet.containers.gpu_processes import GpuProcesses
 from tessera_lab.kubelet.containers.launcher import Launcher, NodeSoftware
 from tessera_lab.kubelet.containers.runtime import ContainerRuntime

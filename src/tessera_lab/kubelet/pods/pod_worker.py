@@ -18,7 +18,7 @@ from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import ContainerAllocateResponse
-from tessera_lab.apiserver.patch.json_patch import STRATEGIC
+from tessera_lab.apiserver.patch.strategic_merge import STRATEGIC
 from tessera_lab.kubelet.claim_manager import ClaimError
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, PodContainers
 from tessera_lab.kubelet.containers.environment import PodFieldValues, environment
@@ -34,8 +34,8 @@ from tessera_lab.kubelet.pod_status import (
     status_patch,
 )
 from tessera_lab.kubelet.pods.node_services import AdmissionRejection, NodeServices
+from tessera_lab.scheduler.state.claim_cache import claim_names
 from tessera_lab.scheduler.state.node_cache import CachedPod, build_pod_info
-from tessera_lab.scheduler.state.pod_claims import claim_names
 
 Json = Mapping[str, Any]
 

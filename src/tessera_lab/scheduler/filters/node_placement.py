@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.scheduler.state.node_selectors import term_matches
+from tessera_lab.scheduler.state.pod_requests import term_matches
 
 
 class NodeRejection(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from tessera_lab.scheduler.state.node_cache import (
     annotations,
     claims_of,
 )
-from tessera_lab.scheduler.state.node_selectors import term_matches
+from tessera_lab.scheduler.state.pod_requests import term_matches
 
 Json = Mapping[str, Any]
 

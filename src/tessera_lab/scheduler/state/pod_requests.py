@@ -1,10 +1,14 @@
-"""Resource requests of a pod, as ``k8s.io/component-helpers/resource`` sums them.
+"""What a pod asks of a node: resources, host ports, and terms of node selectors.
+
+Resource requests of a pod, as ``k8s.io/component-helpers/resource`` sums them.
 
 They are the sum of its containers and its overhead. Amounts are integers: CPU in thousandths, everything else in its
 own unit, rounded up.
+
+Terms of node selectors: of a pod's affinity, a volume, or an allocation of devices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.kube.quantity import integer_value, milli_value
@@ -16,6 +20,8 @@ Amounts = dict[str, int]
 HostPort = tuple[str, str, int]
 #: The address that stands for all of a host.
 ANY_ADDRESS = "0.0.0.0"
+#: What a container without a request counts for when nodes are compared (``pkg/scheduler/util/pod_resources.go``).
+COMPARED: Mapping[str, str] = {"cpu": "100m", "memory": "200Mi"}
 
 
 def parse_amount(resource: str, text: str | float) -> int:
@@ -26,10 +32,6 @@ def parse_amount(resource: str, text: str | float) -> int:
 def parse_amounts(quantities: Mapping[str, str | int] | None) -> Amounts:
     """A resource list in integer units."""
     return {name: parse_amount(name, text) for name, text in (quantities or {}).items()}
-
-
-#: What a container without a request counts for when nodes are compared (``pkg/scheduler/util/pod_resources.go``).
-COMPARED: Mapping[str, str] = {"cpu": "100m", "memory": "200Mi"}
 
 
 def container_requests(container: Json, missing: Mapping[str, str] | None = None) -> Amounts:
@@ -71,3 +73,44 @@ def ports_conflict(ports: frozenset[HostPort], others: frozenset[HostPort]) -> b
         for protocol, address, number in ports
         for theirs, at, taken in others
     )
+
+
+def term_matches(term: Json, labels: Mapping[str, str], name: str) -> bool:
+    """True if one node selector term admits the node: all its requirements hold. A term without any matches nothing."""
+    expressions = term.get("matchExpressions") or ()
+    fields = term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(_is_met(item, labels) for item in expressions) and all(
+        _is_met(item, {"metadata.name": name}) for item in fields
+    )
+
+
+def _is_met(requirement: Json, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.get("key", ""))
+    values = requirement.get("values") or ()
+    match requirement.get("operator"):
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return _compares(value, values, 1)
+        case "Lt":
+            return _compares(value, values, -1)
+        case _:
+            return False
+
+
+def _compares(value: str | None, values: Sequence[str], sign: int) -> bool:
+    """Compares for Gt and Lt; a value that is no integer never matches."""
+    if value is None or len(values) != 1:
+        return False
+    try:
+        return sign * (int(value) - int(values[0])) > 0
+    except ValueError:
+        return False

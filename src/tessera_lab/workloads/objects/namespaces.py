@@ -13,7 +13,7 @@ from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.work_queue import WorkQueue
-from tessera_lab.workloads.objects.metadata_mirror import Kind, MetadataMirror
+from tessera_lab.workloads.objects.garbage_collector import Kind, MetadataMirror
 
 ROOT_CA = "kube-root-ca.crt"
 

@@ -17,7 +17,7 @@ from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import EventKind
 from tessera_lab.scheduler.claim_binding import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
-from tessera_lab.scheduler.state.pod_claims import (
+from tessera_lab.scheduler.state.claim_cache import (
     FINALIZER,
     allocation_of,
     claim_names,

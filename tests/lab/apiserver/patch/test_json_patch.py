@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.apiserver.patch.json_patch import json_patch, merge_patch
-from tessera_lab.apiserver.patch.strategic_merge import strategic_merge
+from tessera_lab.apiserver.patch.strategic_merge import json_patch, merge_patch, strategic_merge
 from tessera_lab.apiserver.schemas.merge_topology import builtin_topology
 from tessera_lab.apiserver.status import StatusError
 

@@ -7,8 +7,7 @@ import pytest
 from tessera.clock import parse_rfc3339
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.schemas import schema_library
-from tessera_lab.apiserver.tables.ages import format_duration
-from tessera_lab.apiserver.tables.core_columns import summarize_pod
+from tessera_lab.apiserver.tables.core_columns import format_duration, summarize_pod
 from tessera_lab.apiserver.tables.table import CustomColumns, builtin_columns
 
 CREATED = "2026-01-31T12:00:00Z"

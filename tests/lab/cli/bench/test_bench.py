@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tessera.cli.main import main
-from tessera_lab.cli.bench.lab_runs import format_attribution
+from tessera_lab.cli.bench.experiment import format_attribution
 from tessera_lab.cli.bench.results import lines
 from tessera_lab.experiments.results import Samples
 from tessera_lab.experiments.runs import PERIOD, UNEXPLAINED, Attribution, WaitSaving

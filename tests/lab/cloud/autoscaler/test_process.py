@@ -13,7 +13,7 @@ from tessera.provisioning.timer_advice import Labels, Rank, findings
 from tessera.provisioning.timers import advise
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments.autoscaling import AutoscalingRun, AutoscalingSettings, simulate_autoscaling
-from tessera_lab.experiments.scenarios import BUILT, PUBLIC, ArticleScenario
+from tessera_lab.experiments.clusters import BUILT, PUBLIC, ArticleScenario
 from tessera_lab.simulation.cost_model import CostModel
 
 #: OpenShift's sample has an unneededTime of 5 minutes; its delayAfterAdd of 10 would hide what that does to one node.

@@ -9,8 +9,8 @@ from tessera.kube.resources import PODS
 from tessera.provisioning.start_times import GroupTimes
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers
 from tessera_lab.experiments import clusters
+from tessera_lab.experiments.clusters import PUBLIC
 from tessera_lab.experiments.measuring import WORKLOAD
-from tessera_lab.experiments.scenarios import PUBLIC
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 

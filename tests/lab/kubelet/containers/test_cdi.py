@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera_lab.kubelet.containers.cdi import CdiError, CdiRegistry
+from tessera_lab.kubelet.containers.environment import CdiError, CdiRegistry
 
 
 def write(folder: Path, file: str, name: str, *env: str, **edits: Any) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera_lab.apiserver.authz.identity import encode_user
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Obj
-from tessera_lab.apiserver.patch.json_patch import json_patch
+from tessera_lab.apiserver.patch.strategic_merge import json_patch
 from tessera_lab.apiserver.resource_types import ResourceType
 from tessera_lab.apiserver.status import StatusError
 
