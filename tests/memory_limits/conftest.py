@@ -33,8 +33,8 @@ from tessera.clock import Clock, LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NAMESPACES, PODS, Pod
-from tessera.memory_limits.enforcement import MemoryEnforcement
-from tessera.memory_limits.monitor import MemoryMonitor, ProcessMemoryReader
+from tessera.memory_limits.enforcement import MemoryEnforcement, ProcessMemoryReader
+from tessera.memory_limits.monitor import MemoryMonitor
 from tessera.memory_limits.policy import MemoryPolicy, MemoryRules
 from tessera.nvml.interface import DeviceMemory, Nvml
 from tessera.nvml.simulated.machine_access import InlineNvml

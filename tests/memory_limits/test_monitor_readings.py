@@ -11,7 +11,7 @@ import pytest
 from tessera.agent.base.host import ProcessTable
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
-from tessera.memory_limits.monitor import ProcessMemoryReader
+from tessera.memory_limits.enforcement import ProcessMemoryReader
 from tessera.nvml.errors import GpuLost
 from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

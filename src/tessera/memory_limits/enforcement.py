@@ -1,4 +1,4 @@
-"""Carries out decisions about a pod's memory, after reading again every value that led to them.
+"""Reads the memory of pods, and carries out decisions about it after reading again every value that led to them.
 
 Between a sample and the action time passes: the process may have ended and its PID may belong to another one, it may
 have freed memory, NVML may report wrong numbers. So the module first opens a pidfd, then reads start time, pod and
@@ -9,6 +9,7 @@ Each decision is counted with its outcome. Events name the card, the pod's use, 
 action.
 """
 
+import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
@@ -20,7 +21,10 @@ from tessera.agent.base.settings import EnforcementMode
 from tessera.api.names import PodUid
 from tessera.kube.eviction import Blocked, Evicted, Evictor
 from tessera.kube.resources import Pod
-from tessera.memory_limits.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
+from tessera.memory_limits.policy import CardUse, MemoryAction, MemoryDecision, ProcessUse, is_plausible, sum_by_pod
+from tessera.nvml.asynchronous import AsyncNvml
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
 from tessera.text import list_names
 
 _SIGNALS = {MemoryAction.TERMINATE: signal.SIGTERM, MemoryAction.KILL: signal.SIGKILL}
@@ -93,6 +97,50 @@ async def find_objection(
     if process is not None and not any((use.process, use.pod) == (process, decision.pod) for use in card.uses):
         return EnforcementOutcome.NOT_ON_CARD
     return None if sum_by_pod(card.uses).get(decision.pod, 0) > decision.limit else EnforcementOutcome.WITHIN_LIMIT
+
+
+class ProcessMemoryReader:
+    """Reads the memory of each process on a card: NVML's processes, each with the pod that the kernel proves for it.
+
+    The reader never guesses: a card that cannot be read has no reading, and a process that ended between NVML's answer
+    and the kernel's is left out.
+
+    Args:
+        hardware: the node's cards.
+        processes: the machine's processes, in the PID namespace that NVML reports (the host's).
+    """
+
+    def __init__(self, hardware: AsyncNvml, processes: ProcessTable) -> None:
+        self._hardware = hardware
+        self._processes = processes
+
+    def own_pod(self) -> PodUid | None:
+        """The pod that the agent runs in; an MPS server may be a part of it."""
+        process = self._processes.identify(os.getpid())
+        found = None if process is None else self._processes.pod_of(process)
+        return None if found is None else found.pod
+
+    async def read(self, device: str) -> CardUse | None:
+        """Reads the present state of a card or MIG device; ``None`` if it cannot be read.
+
+        Args:
+            device: UUID, ``GPU-`` or ``MIG-``.
+        """
+        name = MigUuid(device) if device.startswith("MIG-") else GpuUuid(device)
+        try:
+            processes = await self._hardware.processes(name)
+            memory = await self._hardware.memory(name)
+        except NvmlError:
+            return None
+        uses = tuple(use for each in processes if (use := self._use(each)) is not None)
+        return CardUse(device=device, total=memory.total, used=memory.used + (memory.reserved or 0), uses=uses)
+
+    def _use(self, listed: GpuProcess) -> ProcessUse | None:
+        process = self._processes.identify(listed.pid)
+        if process is None or listed.memory_bytes is None:  # nobody acts on memory that nobody knows
+            return None
+        found = self._processes.pod_of(process)
+        return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)
 
 
 _GIB = 2**30

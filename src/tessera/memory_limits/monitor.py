@@ -35,13 +35,11 @@ Rules:
 """
 
 import logging
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.host import ProcessTable
 from tessera.agent.base.node_files import StateFile
 from tessera.agent.base.runtime import AgentRuntime, MemoryUsage
 from tessera.agent.base.settings import EnforcementMode
@@ -54,7 +52,7 @@ from tessera.api.sharing.devices import SHARING_RULES, AdvertisedDevice, Adverti
 from tessera.kube.eviction import Evictor
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Pod
-from tessera.memory_limits.enforcement import MemoryEnforcement
+from tessera.memory_limits.enforcement import MemoryEnforcement, ProcessMemoryReader
 from tessera.memory_limits.policy import (
     CardUse,
     MemoryAction,
@@ -62,14 +60,10 @@ from tessera.memory_limits.policy import (
     MemoryPolicy,
     MemoryRules,
     MemorySample,
-    ProcessUse,
     is_plausible_total,
     sum_by_pod,
 )
 from tessera.mig.names import CLAIMED_SHARE
-from tessera.nvml.asynchronous import AsyncNvml
-from tessera.nvml.errors import NvmlError
-from tessera.nvml.interface import GpuProcess, GpuUuid, MigUuid
 
 #: The hash of a static pod's manifest, on its mirror in the API (kubelet, ``ConfigMirrorAnnotationKey``).
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -280,50 +274,6 @@ def add_users(
 
 
 _log = logging.getLogger(__name__)
-
-
-class ProcessMemoryReader:
-    """Reads the memory of each process on a card: NVML's processes, each with the pod that the kernel proves for it.
-
-    The reader never guesses: a card that cannot be read has no reading, and a process that ended between NVML's answer
-    and the kernel's is left out.
-
-    Args:
-        hardware: the node's cards.
-        processes: the machine's processes, in the PID namespace that NVML reports (the host's).
-    """
-
-    def __init__(self, hardware: AsyncNvml, processes: ProcessTable) -> None:
-        self._hardware = hardware
-        self._processes = processes
-
-    def own_pod(self) -> PodUid | None:
-        """The pod that the agent runs in; an MPS server may be a part of it."""
-        process = self._processes.identify(os.getpid())
-        found = None if process is None else self._processes.pod_of(process)
-        return None if found is None else found.pod
-
-    async def read(self, device: str) -> CardUse | None:
-        """Reads the present state of a card or MIG device; ``None`` if it cannot be read.
-
-        Args:
-            device: UUID, ``GPU-`` or ``MIG-``.
-        """
-        name = MigUuid(device) if device.startswith("MIG-") else GpuUuid(device)
-        try:
-            processes = await self._hardware.processes(name)
-            memory = await self._hardware.memory(name)
-        except NvmlError:
-            return None
-        uses = tuple(use for each in processes if (use := self._use(each)) is not None)
-        return CardUse(device=device, total=memory.total, used=memory.used + (memory.reserved or 0), uses=uses)
-
-    def _use(self, listed: GpuProcess) -> ProcessUse | None:
-        process = self._processes.identify(listed.pid)
-        if process is None or listed.memory_bytes is None:  # nobody acts on memory that nobody knows
-            return None
-        found = self._processes.pod_of(process)
-        return ProcessUse(process=process, bytes=listed.memory_bytes, pod=None if found is None else found.pod)
 
 
 #: Seconds between two samples while a pod holds or uses a share.

@@ -16,6 +16,7 @@ reads :meth:`~tessera.nvml.asynchronous.AsyncNvml.instances` again.
 """
 
 import asyncio
+import functools
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -47,6 +48,7 @@ def _call(method: Callable[Concatenate[Nvml, P], R]) -> "Callable[Concatenate[As
     async def call(self: "AsyncNvml", /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.call(operation, lambda nvml: getattr(nvml, operation)(*args, **kwargs))
 
+    functools.update_wrapper(call, method)  # its name and its text
     return call
 
 
@@ -59,6 +61,7 @@ def _instance_call(
     async def call(self: "AsyncNvml", gpu: GpuUuid, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.call(operation, lambda nvml: getattr(nvml, operation)(gpu, *args, **kwargs), card=gpu)
 
+    functools.update_wrapper(call, method)  # its name and its text
     return call
 
 
