@@ -121,9 +121,9 @@ class MortalCards:
         if name not in NVML_CALLS:
             return found
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             with self._life.step(name, counts=self._counts):
-                return found(*arguments)
+                return found(*arguments, **named)
 
         return call
 
