@@ -34,7 +34,7 @@ USE: Table = {
 OPERATE: Table = {
     "accept": ("tessera.cli.accept", "Check everything that Tessera uses of a machine's cards, before they get work."),
     "cordon": ("tessera.cli.cordon", "Take one card out of service: no new pod gets it, running pods stay."),
-    "uncordon": ("tessera.cli.uncordon", "Give a cordoned card back to pods."),
+    "uncordon": ("tessera.cli.cordon:uncordon", "Give a cordoned card back to pods."),
     "install": ("tessera.cli.install.command", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
     "uninstall": ("tessera.cli.uninstall.command", "Remove Tessera from a cluster, without a trace."),
     "doctor": ("tessera.cli.doctor", "Check a cluster before and after the installation, and say what to do."),

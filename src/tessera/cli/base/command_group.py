@@ -27,7 +27,8 @@ from tessera.cli.base.defaults import defaults_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-#: Command name -> (module, one line for the overview). The module has the command under the name ``command``.
+#: Command name -> (module, one line for the overview). The module has the command under the name ``command``, or under
+#: the one in ``module:name``.
 Table = Mapping[str, tuple[str, str]]
 
 EXTENSIONS = "tessera.extensions"
@@ -89,7 +90,7 @@ class LazyCommands(click.Group):
         if found is None:
             return None
         _import_msgspec()
-        command: click.Command = importlib.import_module(found[0]).command
+        command: click.Command = _load(found[0])
         given = (ctx.default_map or {}).get(cmd_name)
         if given is not None and isinstance(ctx.default_map, dict):
             below = dict.fromkeys(command.list_commands(ctx)) if isinstance(command, click.Group) else {}
@@ -166,7 +167,7 @@ def extension(name: str) -> Any:
 
 def _load(target: str) -> Any:
     module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(module), attribute or "command")
 
 
 @functools.cache
