@@ -25,17 +25,17 @@ print(json.dumps({"code": code, "asked": asked, "modules": sorted(sys.modules)})
 #: By command: the most modules of Tessera that it may import (each version of Python has others of its own), and the
 #: most requests that it may send on one node.
 BUDGETS: Mapping[str, tuple[int, int]] = {
-    "why runs": (43, 1),
-    "why waits": (43, 1),
-    "why node/node-1": (107, 7),
-    "map": (76, 6),
-    "queue": (70, 4),
-    "top --once": (70, 5),
-    "health": (72, 5),
-    "idle": (72, 5),
-    "usage": (52, 1),
-    "topo node-1": (73, 6),
-    "doctor": (78, 23),
+    "why runs": (41, 1),
+    "why waits": (41, 1),
+    "why node/node-1": (100, 6),
+    "map": (71, 6),
+    "queue": (61, 4),
+    "top --once": (65, 5),
+    "health": (64, 5),
+    "idle": (63, 5),
+    "usage": (46, 1),
+    "topo node-1": (65, 6),
+    "doctor": (73, 23),
 }
 #: Libraries of the cluster's processes, which no command needs.
 PROCESSES = {"aiohttp", "grpc", "prometheus_client", "uvloop", "http.server", "cryptography"}

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from tessera.cli.base.claim_options import claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import connect, report_errors, server_options
-from tessera.cli.base.inputs import check_cards
+from tessera.cli.base.inputs import check_cards, claim_driver_option, claim_placement_option
 from tessera.cli.base.process import (
     address_option,
     log_option,

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from tessera.api.names import PAUSE_IMAGE, SYSTEM_NAMESPACE, USER_KEY
-from tessera.cli.base.claim_options import claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.controller_options import (
     Site,
@@ -20,7 +19,7 @@ from tessera.cli.base.controller_options import (
     site_options,
 )
 from tessera.cli.base.features import JOINING
-from tessera.cli.base.inputs import check_image
+from tessera.cli.base.inputs import check_image, claim_driver_option, claim_placement_option
 from tessera.cli.base.process import (
     address_option,
     log_option,

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.cli.base.claim_options import claim_driver_option
 from tessera.cli.base.connection import connect, report_errors, server_options
 from tessera.cli.base.controller_options import check_key
+from tessera.cli.base.inputs import claim_driver_option
 from tessera.cli.base.process import address_option, log_option, run_process, start_log
 
 

@@ -3,7 +3,7 @@
 The collector never reads a Secret, and asks for nothing that could write. A part that the asker may not read is named
 in the manifest with the reason; the rest is collected all the same. Of tenants' pods it takes names, requests and
 states, never a command, an argument, a volume or a variable. Everything goes through
-:class:`~tessera.doctor.redaction.Redaction`.
+:class:`~tessera.doctor.archive.Redaction`.
 """
 
 import asyncio
@@ -27,11 +27,10 @@ from tessera.api.names import (
 from tessera.api.nodes.usage import AGENT_PORT
 from tessera.api.queues import QUEUES
 from tessera.clock import Clock, rfc3339
-from tessera.doctor.archive import Archive
+from tessera.doctor.archive import ARCHIVE_VALUES, Archive, Redaction, environment_values, gpu_pod, uses_gpus
 from tessera.doctor.examination import examine
 from tessera.doctor.facts import WEBHOOK, Object, Refusal, worst
 from tessera.doctor.reading import followed_config_maps, try_to_read
-from tessera.doctor.redaction import ARCHIVE_VALUES, Redaction, environment_values, gpu_pod, uses_gpus
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Expired

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tessera.clock import Clock
-from tessera.doctor.claim_checks import check_claims
+from tessera.doctor.card_checks import check_claims
 from tessera.doctor.facts import Finding, Refusal
 from tessera.doctor.installation_checks import check_installation
 from tessera.doctor.platform_checks import check_platform

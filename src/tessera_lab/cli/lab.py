@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tessera.cli.base.claim_options import check_claim_options, claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.inputs import check_claim_options, claim_driver_option, claim_placement_option
 from tessera_lab.apiserver.kinds.versions import CLUSTERS, DEFAULT
 from tessera_lab.cli.lab_cards import (
     break_command,

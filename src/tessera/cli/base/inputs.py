@@ -1,13 +1,18 @@
-"""Reads values of the command line: numbers, simulated cards, and files. The file ``-`` is standard input."""
+"""Values of the command line that several commands read: numbers, cards, images, drivers of claims, and files.
+
+The file ``-`` is standard input.
+"""
 
 import io
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
+from tessera.api.names import CLAIM_DRIVERS, CLAIM_PLACEMENTS
 from tessera.cli.base.connection import CommandError
 from tessera.limits import INPUT_FILE
 
@@ -86,3 +91,30 @@ def check_image(_context: click.Context, _parameter: click.Parameter, image: str
     except ReferenceFormatError as error:
         raise click.BadParameter(str(error)) from None
     return image
+
+
+def claim_driver_option(text: str) -> Callable[[Any], Any]:
+    """Adds ``--claim-driver``; ``text`` says what the program does with the driver's claims."""
+    return click.option("--claim-driver", type=click.Choice(CLAIM_DRIVERS), help=text)
+
+
+def claim_placement_option(function: Any) -> Any:
+    """Adds ``--claim-placement``."""
+    option = click.option(
+        "--claim-placement",
+        type=click.Choice(CLAIM_PLACEMENTS),
+        default=CLAIM_PLACEMENTS[0],
+        show_default=True,
+        help="Who places ResourceClaims; scheduler: kube-scheduler's own allocator.",
+    )
+    return option(function)
+
+
+def check_claim_options(driver: str | None, placement: str) -> None:
+    """Refuses a placement of claims without a driver, which would have no effect.
+
+    Raises:
+        CommandError: there is no driver.
+    """
+    if placement != CLAIM_PLACEMENTS[0] and not driver:
+        raise CommandError(f"error: --claim-placement {placement} needs --claim-driver")

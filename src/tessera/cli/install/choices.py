@@ -18,9 +18,9 @@ from tessera.api.names import NODE_GROUPS_KEY, REPAIRS_KEY, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_groups import parse_node_groups
 from tessera.api.nodes.repairs import parse_repairs
 from tessera.api.problems import Notice
-from tessera.cli.base.claim_options import check_claim_options
 from tessera.cli.base.connection import CommandError
 from tessera.cli.base.controller_options import build_arguments, pop_build_settings, pop_site, site_arguments
+from tessera.cli.base.inputs import check_claim_options
 from tessera.cli.install.manifests import CONFIG_MAP, InstallChoices
 from tessera.cli.install.settings import driver_objects, read_text_settings
 from tessera.cli.install.webhook_certificate import CERT_MANAGER

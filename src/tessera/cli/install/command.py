@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.claim_options import claim_driver_option, claim_placement_option
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.controller_options import build_options, site_options
 from tessera.cli.base.grammar import Output, output_option
-from tessera.cli.base.inputs import check_cards, check_image, display_name, read_text
+from tessera.cli.base.inputs import (
+    check_cards,
+    check_image,
+    claim_driver_option,
+    claim_placement_option,
+    display_name,
+    read_text,
+)
 from tessera.cli.base.page_options import origin_option, prometheus_options, provider_options, without_token_option
 from tessera.cli.install.protections import PROTECTIONS
 from tessera.text import one_line

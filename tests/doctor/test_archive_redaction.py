@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.doctor.redaction import ARCHIVE_VALUES, MARK, Redaction, environment_values
+from tessera.doctor.archive import ARCHIVE_VALUES, MARK, Redaction, environment_values
 
 PLANTED = "Zx9-planted-Qw7"
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"

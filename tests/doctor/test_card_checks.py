@@ -9,7 +9,7 @@ from tests.doctor.test_checks import FORBIDDEN, HEALTHY, node
 from tests.support.claim_cluster import ClaimCluster
 
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
-from tessera.doctor.claim_checks import check_claims
+from tessera.doctor.card_checks import check_claims
 from tessera.doctor.facts import ClaimFacts, ClusterFacts, Finding, Verdict, claim_driver
 from tessera.dra.claims import DeviceClass
 from tessera.dra.driver_objects import device_classes
