@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tessera
-from tessera.text import NESTING, TooDeepError, cut_nesting, decode_json, nests_deep
+from tessera.nesting import NESTING, TooDeepError, cut_nesting, decode_json, nests_deep
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.integers(-9, 9), st.text('[]{}"\\a', max_size=6)),
@@ -66,7 +66,7 @@ def test_no_other_module_decodes_json_without_a_type() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and _is_untyped(node)
     }
-    assert found == set(), "use tessera.text.decode_json, which bounds how deep the text nests"
+    assert found == set(), "use tessera.nesting.decode_json, which bounds how deep the text nests"
 
 
 def _is_untyped(call: ast.Call) -> bool:

@@ -26,7 +26,7 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized
 from tessera.kube.client.requests import Response
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS
-from tessera.text import decode_json
+from tessera.nesting import decode_json
 
 #: The audiences of tokens for the pages of agents, and for those of the controller.
 AGENT_AUDIENCE, CONTROLLER_AUDIENCE = "agents.tessera.dev", "controller.tessera.dev"

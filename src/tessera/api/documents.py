@@ -21,7 +21,8 @@ import msgspec
 
 from tessera.api.problems import FileRefused, Notice, Problem, quote_value, shorten
 from tessera.limits import SETTINGS_MISTAKES, SETTINGS_REPEATED, SETTINGS_TEXT, SETTINGS_VALUES, VALUE_SHOWN
-from tessera.text import NESTING, nests_deep, one_line
+from tessera.nesting import NESTING, nests_deep
+from tessera.text import one_line
 
 #: Most characters: the YAML reader's message about a file. A reader's longest explanation fits; it repeats lines of the
 #: file.

@@ -43,7 +43,8 @@ from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources.pods import PodClaim
 from tessera.kube.watch.informer import Informer, is_served, wait_served
-from tessera.text import decode_json, list_names, one_line
+from tessera.nesting import decode_json
+from tessera.text import list_names, one_line
 from tessera.webhook.base import NO_CLAIMS, KnownClaims, PodClaims, PodRefused, Rule, WebhookMetrics, refuse_oversized
 from tessera.webhook.pod_json import Operation, PodSchema, Spec, add_operation, size_of
 

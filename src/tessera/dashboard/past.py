@@ -29,7 +29,7 @@ from tessera.clock import Clock
 from tessera.dashboard.origins import LOOPBACK
 from tessera.dashboard.visitors import NotNowError
 from tessera.kube.transport.cluster_config import client_context
-from tessera.text import decode_json
+from tessera.nesting import decode_json
 from tessera.visibility import Public
 
 if TYPE_CHECKING:

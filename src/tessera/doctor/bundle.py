@@ -48,8 +48,8 @@ from tessera.kube.resources import (
 )
 from tessera.kube.resources.meta import Resource
 from tessera.limits import Limit
+from tessera.nesting import decode_json
 from tessera.status_pages import METRICS_PATH
-from tessera.text import decode_json
 
 ARCHIVE_OBJECTS = Limit(
     1_000,

@@ -52,7 +52,7 @@ from tessera.kube.resources import (
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, Release, release_of
 from tessera.kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, served_resource, served_version
-from tessera.text import decode_json
+from tessera.nesting import decode_json
 
 if TYPE_CHECKING:
     from tessera.dra.resource_slices import ResourceSlice

@@ -37,7 +37,7 @@ from tessera.driver.images import openshift_release
 from tessera.driver.limits import APT_INDEX, KERNEL_LIST, NEXT_KERNELS, RELEASE_DOCUMENT
 from tessera.driver.node_facts import page_kib
 from tessera.limits import ECHOED
-from tessera.text import decode_json
+from tessera.nesting import decode_json
 
 #: The ConfigMap that the controller watches.
 CONFIG_MAP = "driver-next-kernels"

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from tessera.clock import rfc3339
+from tessera.nesting import decode_json
 from tessera.reasons.reason import Blocker, Reason
-from tessera.text import count_noun, decode_json
+from tessera.text import count_noun
 from tessera.visibility import PodName, PodNamespace, PodText, Public, QueueName
 
 #: The page, and the port of the controller that serves it.

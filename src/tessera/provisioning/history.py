@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tessera.limits import ECHOED, Limit
+from tessera.nesting import decode_json
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,
@@ -22,7 +23,6 @@ from tessera.provisioning.milestones import (
     WorkloadRecord,
     WorkloadStep,
 )
-from tessera.text import decode_json
 
 PROVISIONING_RECORD = Limit(
     4_096,

@@ -20,6 +20,7 @@ import msgspec
 from tessera.api.documents import load_document
 from tessera.api.problems import FileRefused
 from tessera.limits import Limit
+from tessera.nesting import TooDeepError, decode_json
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.milestones import (
     ORDER,
@@ -35,7 +36,7 @@ from tessera.provisioning.milestones import (
     workload_wait,
 )
 from tessera.provisioning.start_times import needed_samples, quantile
-from tessera.text import TooDeepError, count_noun, decode_json
+from tessera.text import count_noun
 
 REPORT_TEXT = Limit(
     16 * 2**20,

@@ -26,8 +26,8 @@ import msgspec
 
 from tessera.api.problems import FileRefused, ProblemCollector
 from tessera.limits import ECHOED, Limit
+from tessera.nesting import decode_json
 from tessera.provisioning.milestones import Milestone, ProvisioningRecord
-from tessera.text import decode_json
 
 SAMPLE_ROWS = Limit(
     100_000,

@@ -38,8 +38,9 @@ from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta
 from tessera.kube.resources.pods import PodSpec
 from tessera.limits import REVIEW_BODY
+from tessera.nesting import decode_json
 from tessera.offers import Nodes
-from tessera.text import decode_json, one_line
+from tessera.text import one_line
 from tessera.webhook.base import (
     CLAIM_PATH,
     LIMIT_PATH,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tessera.api.instaslice import Instaslice
 from tessera.kube.client.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable
 from tessera.kube.resources import Pod
-from tessera.text import NESTING
+from tessera.nesting import NESTING
 
 CODEC = Codec(Pod)
 

@@ -10,10 +10,10 @@ import msgspec
 from tessera.api.problems import FileRefused
 from tessera.cli.base.connection import CommandError, connect
 from tessera.cli.base.inputs import display_name, read_text
+from tessera.nesting import decode_json
 from tessera.provisioning.history import RECORDS_KEY
 from tessera.provisioning.report import read_records
 from tessera.provisioning.start_times import A_WEEK, GroupTimes, from_file, from_records, refusal_lines
-from tessera.text import decode_json
 
 if TYPE_CHECKING:
     from tessera.cli.autoscaler.cluster_facts import ClusterFacts

@@ -13,7 +13,7 @@ from tessera.cli.base.console import say, say_document
 from tessera.cli.base.durations import Duration
 from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import Number
-from tessera.text import decode_json
+from tessera.nesting import decode_json
 
 if TYPE_CHECKING:
     from tessera.provisioning.start_times import GroupTimes

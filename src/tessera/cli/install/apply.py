@@ -62,7 +62,8 @@ from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.text import count_noun, decode_json
+from tessera.nesting import decode_json
+from tessera.text import count_noun
 
 
 class AppliedObject(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from tessera.cli.install.manifests import CONFIG_MAP, Manifest
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import CONFIGMAPS
-from tessera.text import decode_json
+from tessera.nesting import decode_json
 
 #: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
 _KUBECTL = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})

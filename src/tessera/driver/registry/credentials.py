@@ -26,7 +26,7 @@ from tessera.driver.limits import PULL_SECRET, REGISTRY_AUTHORITIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import SECRETS
-from tessera.text import decode_json
+from tessera.nesting import decode_json
 
 
 class CredentialsError(ValueError):

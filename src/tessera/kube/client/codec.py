@@ -19,7 +19,8 @@ import msgspec
 
 from tessera.kube.client.errors import Status
 from tessera.kube.resources.meta import ObjectMeta, PartialObject
-from tessera.text import cut_nesting, one_line
+from tessera.nesting import cut_nesting
+from tessera.text import one_line
 
 #: The words between the decoder's text and the path.
 _PATH = " - at `"
