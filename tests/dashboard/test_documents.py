@@ -266,7 +266,7 @@ def test_a_pod_that_waits_has_its_place_and_its_start_in_whole_minutes(waits: bo
     documents = make_documents(FleetUsage(), pods, [], queue=QueuePage(pods=rows))
     found, held, unknown = (documents[f"waiting/team/{name}"] for name in ("w", "held", "unknown"))
     assert isinstance(found, WaitingDocument)
-    assert (found.position, found.of, found.p50, found.p90, found.basis) == (2, 5, 1_000_020, 1_000_320, basis)
+    assert (found.position, found.of, found.p50, found.p90, found.basis) == (2, 5, 1_000_080, 1_000_320, basis)
     for each in (held, unknown):
         assert isinstance(each, WaitingDocument)
         assert (each.position, each.p50, each.basis) == (0, None, "")

@@ -248,10 +248,12 @@ export interface Waiting {
   why?: string;
   /** That line for a pod of which the controller says none. */
   reason?: string;
-  /** Its place among the pods that compete for the same room, from 1; 0 while it is not known. */
+  /** Its place in the order of the pods that compete with each other for room, from 1; 0 while it is not known. */
   position?: number;
-  /** The number of these pods. */
+  /** The number of pods in that order. */
   of?: number;
+  /** Those before it that want cards that it may use; the others wait for other cards. */
+  ahead?: number;
   /** Unix time before which half of such pods start, a whole minute; None if nothing is known. */
   p50?: number;
   /** That of nine of ten; None if it is too far away to say. */

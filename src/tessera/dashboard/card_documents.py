@@ -334,6 +334,7 @@ def _in_queue(waiting: WaitingDocument, row: QueuedPod) -> WaitingDocument:
         waiting,
         position=row.position,
         of=row.of,
+        ahead=row.position - 1 if row.ahead is None else row.ahead,
         p50=p50,
         p90=p90,
         basis="waits" if row.start.waits else row.start.basis,

@@ -193,8 +193,10 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         case: the kind of reason, as ``tessera why`` has it; empty while it is not known.
         why: the first line of ``tessera why`` by the controller's reason; it names no other pod and no node.
         reason: that line for a pod of which the controller says none.
-        position: its place among the pods that compete for the same room, from 1; 0 while it is not known.
-        of: the number of these pods.
+        position: its place in the order of the pods that compete with each other for room, from 1; 0 while it is not
+            known.
+        of: the number of pods in that order.
+        ahead: those before it that want cards that it may use; the others wait for other cards.
         p50: Unix time before which half of such pods start, a whole minute; None if nothing is known.
         p90: that of nine of ten; None if it is too far away to say.
         basis: what the start rests on: ``deadline``, ``history``, ``waits`` (history and past waits), ``rate`` or
@@ -213,6 +215,7 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     reason: ClusterText = ""
     position: int = 0
     of: int = 0
+    ahead: int = 0
     p50: float | None = None
     p90: float | None = None
     basis: Public = ""

@@ -63,10 +63,12 @@ class QueuedPod(_Wire, frozen=True):
         profiles: the slices that it needs.
         since: when it began to compete for room, seconds since 1970; its creation, as long as it does not.
         priority: a higher one goes first.
-        position: its place among the pods that compete for the same room, from 1; 0 for a pod that none
-            of them waits for: another gate holds it, its gang is incomplete, it never fits, no node lets it in, or
-            another pod asks for its ResourceClaim.
-        of: the number of these pods.
+        position: its place in the order of the pods that compete with each other for room, from 1; 0 for a pod that
+            none of them waits for: another gate holds it, its gang is incomplete, it never fits, no node lets it in,
+            or another pod asks for its ResourceClaim.
+        of: the number of pods in that order.
+        ahead: those before it for which a node of its own might do; the others wait for other cards. None if the
+            controller's version does not say it.
         reason: its ``case``, one word for scripts: ``full``, ``fragmented``, ``reserved``, ``other-gate``, ...
         detail: its sentence (:mod:`tessera.reasons.words`), which names no other pod.
         why: the reason as data; None if this version does not know it.
@@ -81,6 +83,7 @@ class QueuedPod(_Wire, frozen=True):
     priority: int = 0
     position: int = 0
     of: int = 0
+    ahead: int | None = None
     reason: Public = ""
     detail: PodText = ""
     why: Reason | None = None
@@ -195,10 +198,15 @@ def queued_text(row: QueuedPod) -> str:
 
 
 def position_text(row: QueuedPod) -> str:
-    """``position 2 of 5 that wait for the same room``; empty for a pod without a position."""
+    """``position 2 of 5 for the same room``; empty for a pod without a position."""
     if not row.position:
         return ""
-    return f"position {row.position} of {row.of} for the same room" if row.of > 1 else "no other pod waits for its room"
+    if row.of == 1:
+        return "no other pod waits for its room"
+    if row.ahead is None or row.ahead == row.position - 1:
+        return f"position {row.position} of {row.of} for the same room"
+    who = f"{row.ahead or 'none'} of the {row.position - 1} before it {'wait' if row.ahead > 1 else 'waits'}"
+    return f"position {row.position} of {row.of}; {who} for cards that it may use"
 
 
 def start_text(start: ExpectedStart) -> str:

@@ -59,15 +59,17 @@ def test_a_pod_that_has_its_slices_leaves_the_page(cluster: ForecastCluster) -> 
     assert _positions(_page(cluster)) == [("second", 1, 1)]
 
 
-def test_only_competitors_count(cluster: ForecastCluster) -> None:
+def test_positions_count_one_order_and_competitors_stand_beside_them(cluster: ForecastCluster) -> None:
     on_first = [_waits(cluster, f"one-{number}", "n1") for number in range(3)]
     _waits(cluster, "two", "n2")
     _waits(cluster, "both")
     cluster.forecast()
     for pod in on_first[:2]:
         cluster.remove(pod)
-    assert _positions(_page(cluster)) == [("one-2", 1, 2), ("two", 1, 2), ("both", 3, 3)]
-    assert _positions(cluster.forecast()) == [("one-2", 1, 2), ("two", 1, 2), ("both", 3, 3)]
+    now = _page(cluster)
+    assert _positions(now) == [("one-2", 1, 3), ("two", 2, 3), ("both", 3, 3)]
+    assert [row.ahead for row in now.pods] == [0, 0, 2]
+    assert cluster.forecast().pods == now.pods
 
 
 def test_pods_of_very_many_kinds_leave_and_the_positions_wait_for_the_next_round(

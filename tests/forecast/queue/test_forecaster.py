@@ -198,6 +198,28 @@ def test_positions_count_those_that_compete_for_the_same_room(cluster: ForecastC
     ]
 
 
+@pytest.mark.parametrize(
+    ("profiles", "expected"),
+    [
+        (("3g.20gb", "1g.10gb", "3g.40gb", "3g.20gb"), [(1, 4, 0), (2, 4, 1), (3, 4, 1), (4, 4, 2)]),
+        (("3g.20gb", "3g.40gb", "3g.20gb"), [(1, 2, 0), (1, 1, 0), (2, 2, 1)]),
+    ],
+    ids=["1g.10gb joins the two orders", "two orders"],
+)
+def test_the_positions_of_one_order_can_be_compared(
+    profiles: tuple[str, ...], expected: list[tuple[int, int, int]]
+) -> None:
+    """They said 1 of 3, 2 of 4 and 2 of 2 of the same pods: each by the nodes of its own."""
+    cluster = ForecastCluster()
+    for name, card, whole in (("n1", "A100-40GB", "7g.40gb"), ("n2", "H100-80GB", "7g.80gb")):
+        cluster.node(name, card)
+        cluster.submit(f"holder-{name}", whole)
+    for number, profile in enumerate(profiles):
+        _waits(cluster, f"p{number}", profile)
+    rows = cluster.forecast().pods
+    assert [(row.position, row.of, row.ahead) for row in rows] == expected
+
+
 def _unplaceable(cluster: ForecastCluster) -> list[PodInfo]:
     """Pods that go first, of which none takes room that becomes free."""
     cluster.slicer.handle(StorageListed())

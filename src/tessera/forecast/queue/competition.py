@@ -1,4 +1,8 @@
-"""The order of waiting pods, and each one's position among those that compete for the same room.
+"""The order of waiting pods, and each one's position among those that compete for room.
+
+Pods compete if a node may take both. Positions count in one order all pods that compete with each other, directly or
+through others, so that they can be compared: a pod that two kinds of nodes may take joins their orders. How many of the
+pods before it compete with a pod itself is told beside its position.
 
 The queue's page is brought up to date between two rounds: without the pods that wait no more, with those that have
 come, and with what the last plan said of each, so that ``tessera queue``, ``tessera why`` and the live page of one
@@ -10,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from types import MappingProxyType
 
 import msgspec
@@ -42,14 +48,18 @@ class Place:
     Attributes:
         pod: the pod.
         nodes: mask of the nodes that may take it and whose cards have its profiles.
-        position: from 1, among the pods that share a node with it; 0 for a pod that takes no room that becomes free.
-        of: the number of these; 0 likewise.
+        room: mask of the nodes that pods of its order may take.
+        position: from 1, in the order; 0 for a pod that takes no room that becomes free.
+        of: the number of pods in the order; 0 likewise.
+        ahead: those before it that share a node with it.
     """
 
     pod: PodInfo
     nodes: int
-    position: int
-    of: int
+    room: int = 0
+    position: int = 0
+    of: int = 0
+    ahead: int = 0
 
 
 def waiting_in_order(state: SlicerState) -> list[PodInfo]:
@@ -67,17 +77,30 @@ def places(state: SlicerState, pods: Sequence[PodInfo]) -> Mapping[PodUid, Place
         if pod.profiles not in makers:
             makers[pod.profiles] = _mask(state, pod.profiles)
         masks[pod.uid] = makers[pod.profiles] & state.cluster.index.open_to(pod.constraints)
-    counts = Counter(masks[pod.uid] for pod in competing)
-    rivals = {mask: _count(counts, mask) for mask in counts}
-    before = dict.fromkeys(counts, 0)
-    found = {pod.uid: Place(pod, masks[pod.uid], 0, 0) for pod in pods}
+    rooms = _rooms(masks[pod.uid] for pod in competing)
+    sizes = Counter(rooms[masks[pod.uid]] for pod in competing)
+    before, ahead = dict.fromkeys(sizes, 0), dict.fromkeys(rooms, 0)
+    found = {pod.uid: Place(pod, masks[pod.uid]) for pod in pods}
     for pod in competing:
         mask = masks[pod.uid]
-        found[pod.uid] = Place(pod, mask, before[mask] + 1, rivals[mask])
-        for other in before:
+        room = rooms[mask]
+        before[room] += 1
+        found[pod.uid] = Place(pod, mask, room, before[room], sizes[room], ahead[mask])
+        for other in ahead:
             if _compete(mask, other):
-                before[other] += 1
+                ahead[other] += 1
     return found
+
+
+def _rooms(masks: Iterable[int]) -> Mapping[int, int]:
+    """By mask, all nodes of the masks that overlap with it, directly or through others."""
+    kinds = set(masks)
+    rooms: list[int] = []
+    for mask in kinds:
+        joined = [each for each in rooms if each & mask]
+        rooms = [each for each in rooms if not each & mask]
+        rooms.append(reduce(or_, joined, mask))
+    return {mask: next(each for each in rooms if each & mask) if mask else 0 for mask in kinds}
 
 
 def _mask(state: SlicerState, profiles: Iterable[str]) -> int:
@@ -144,16 +167,16 @@ class CurrentPage:
     def _rows(self, gone: AbstractSet[PodUid]) -> Iterator[QueuedPod]:
         """The rows of the other pods, with their positions among those that are left."""
         competing = [each for each in self._places if each.position]
-        lost = Counter(each.nodes for each in competing if each.pod.uid in gone)
-        if len(lost) > _KINDS:
-            competing, lost = [], Counter()
-        ahead = dict(_count_ahead(competing, gone))
-        nodes = {each.pod.uid: each.nodes for each in competing}
+        if len({each.nodes for each in competing if each.pod.uid in gone}) > _KINDS:
+            competing = []
+        left = Counter(each.room for each in competing if each.pod.uid in gone)
+        before = {each.pod.uid: (each, lost, ahead) for each, lost, ahead in _count_before(competing, gone)}
         for row in self._page.pods:
             uid = PodUid(row.uid)
-            if uid in ahead:
-                of = row.of - _count(lost, nodes[uid])
-                yield msgspec.structs.replace(row, position=row.position - ahead[uid], of=of)
+            if uid in before:
+                place, lost, ahead = before[uid]
+                position, of = row.position - lost, row.of - left[place.room]
+                yield msgspec.structs.replace(row, position=position, of=of, ahead=(row.ahead or 0) - ahead)
             elif uid not in gone:
                 yield row
 
@@ -166,7 +189,7 @@ def _replanned(row: QueuedPod, changed: Mapping[PodUid, Reason | None]) -> Queue
     row = msgspec.structs.replace(row, reason=reason.case, detail=one_line(sentence(reason), _SENTENCE), why=reason)
     if reason.waits_for_room:
         return row
-    return msgspec.structs.replace(row, position=0, of=0, start=ExpectedStart(starts=row.start.starts))
+    return msgspec.structs.replace(row, position=0, of=0, ahead=None, start=ExpectedStart(starts=row.start.starts))
 
 
 def row_of(pod: PodInfo, reason: Reason, place: Place | None = None, start: ExpectedStart | None = None) -> QueuedPod:
@@ -180,6 +203,7 @@ def row_of(pod: PodInfo, reason: Reason, place: Place | None = None, start: Expe
         priority=pod.priority,
         position=0 if place is None else place.position,
         of=0 if place is None else place.of,
+        ahead=place.ahead if place is not None and place.position else None,
         reason=reason.case,
         detail=one_line(sentence(reason), _SENTENCE),
         why=reason,
@@ -187,18 +211,20 @@ def row_of(pod: PodInfo, reason: Reason, place: Place | None = None, start: Expe
     )
 
 
-def _count_ahead(competing: Sequence[Place], gone: AbstractSet[PodUid]) -> Iterator[tuple[PodUid, int]]:
-    """Yields for each pod that still waits the number of its competitors before it that have left."""
+def _count_before(competing: Sequence[Place], gone: AbstractSet[PodUid]) -> Iterator[tuple[Place, int, int]]:
+    """Yields each place of a pod that still waits, and how many before it have left: of its order, of its rivals."""
+    rooms: Counter[int] = Counter()
     lost: Counter[int] = Counter()
     known: dict[int, int] = {}
     for each in competing:
         if each.pod.uid in gone:
+            rooms[each.room] += 1
             lost[each.nodes] += 1
             known.clear()
             continue
         if each.nodes not in known:
             known[each.nodes] = _count(lost, each.nodes)
-        yield each.pod.uid, known[each.nodes]
+        yield each, rooms[each.room], known[each.nodes]
 
 
 def _count(lost: Counter[int], nodes: int) -> int:
