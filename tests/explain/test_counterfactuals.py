@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.explain.test_pods import NOW, agents_of, cards, lease, node, pod
 from tests.support.searching import examples
 
-from tessera.explain.capacity import allocations_to_end, obstacles_by_node
+from tessera.explain.changes import allocations_to_end, obstacles_by_node
 from tessera.explain.explanation import Explanation
 from tessera.explain.offered_resources import refusal_facts
 from tessera.explain.pods import explain_pod

@@ -1,17 +1,12 @@
 """Explains the lack of a place for a pod that Tessera places.
 
 The reason is the controller's, in the words of :mod:`tessera.reasons.words`. This module adds the facts that a person
-needs: the rules and the nodes that they refuse, how full the cards are, the pods that are served first, and changes
-after which the pod can run: of rules of a node, of other pods, or of its request.
-
-Each named change is sufficient: after it, the pod gets its place. For one node, this is *every* rule that refuses the
-pod and, if its cards have no room, the owners of the slices that must end. The node with the fewest changes comes
-first.
+needs: the rules and the nodes that they refuse, how full the cards are, and the pods that are served first. What would
+help comes from :mod:`tessera.explain.changes`.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 from tessera.api.instaslice import NodeGpu
@@ -23,18 +18,23 @@ from tessera.api.names import (
     NodeName,
     PodUid,
     is_on_demand,
-    profile_of,
-    resource_of,
 )
 from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.resource_advice import advise
-from tessera.controller.objects.pod_info import CLAIMS, PodInfo
-from tessera.controller.slicing.batch_placement import Placed
+from tessera.controller.objects.node_info import AgentState
+from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.slicer import Slicer
-from tessera.controller.slicing.state.allocation import FOREIGN
 from tessera.controller.slicing.state.messages import profiles_text
 from tessera.controller.slicing.state.node_records import Reservation
 from tessera.controller.slicing.state.reservation_rules import holders_of, kind_of
+from tessera.explain.changes import (
+    changes_by_node,
+    missing_profiles,
+    room_by_ends,
+    room_elsewhere,
+    room_for_others,
+    room_if_ended,
+)
 from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import not_offered_facts
 from tessera.explain.offered_resources import (
@@ -43,17 +43,12 @@ from tessera.explain.offered_resources import (
     nodes_by_rule,
     offered_resources,
     refusal_facts,
-    remedy_for_rules,
 )
 from tessera.explain.snapshot import ClusterView
-from tessera.placement.cards import SPARE_OF
-from tessera.placement.demand import complete
-from tessera.placement.explain import RefusalExplainer
+from tessera.placement.cards import SPARE_OF, FleetCard
 from tessera.placement.moves import MOST_MOVES
-from tessera.placement.node_fit import fit_in_parts
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import (
-    Blocker,
     CardsAway,
     Fragmented,
     Full,
@@ -65,138 +60,8 @@ from tessera.reasons.reason import (
     Reserved,
     UnknownProfile,
 )
-from tessera.reasons.words import NO_ENDS_STEP, name_blockers, sentence, steps, verdict
+from tessera.reasons.words import name_blockers, sentence, steps, verdict
 from tessera.text import count_noun, list_names
-
-#: Alternative profiles, and nodes with different changes, that one explanation lists.
-_ALTERNATIVES = 3
-_MOST_NODES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeObstacles:
-    """The obstacles between a pod and one node whose cards could make its slices.
-
-    Attributes:
-        node: the node's name.
-        rules: rules that refuse the pod there (:meth:`tessera.controller.slicing.planner.Planner.objections`).
-        has_room: its cards have room without any change.
-    """
-
-    node: str
-    rules: tuple[NodeRule, ...]
-    has_room: bool
-
-    @property
-    def count(self) -> int:
-        """The number of obstacles."""
-        return len(self.rules) + (not self.has_room)
-
-
-def obstacles_by_node(slicer: Slicer, pod: PodInfo) -> list[NodeObstacles]:
-    """Every node that could make the slices, the one with the fewest obstacles first; of equals, fewest rules first.
-
-    Args:
-        slicer: the controller's state.
-        pod: the pod.
-    """
-    fleet, objections = slicer.state.inventory.fleet, slicer.planner.objections(pod)
-    able = {name: rules for name, rules in objections.items() if not missing_profiles(slicer, pod, name)}
-    nodes = {node.name: node for node in fleet.emptiest_nodes()}
-    fits = {name: complete(fit_in_parts(nodes[name], pod.profiles, spread=pod.spread)) for name in able}
-    found = [NodeObstacles(node=name, rules=rules, has_room=fits[name] is not None) for name, rules in able.items()]
-    return sorted(found, key=lambda each: (each.count, len(each.rules), each.node))
-
-
-def missing_profiles(slicer: Slicer, pod: PodInfo, node: NodeName | str) -> list[str]:
-    """The pod's profiles that no card of a node has."""
-    tables = {card.table for card in slicer.state.inventory.fleet.cards(node)}
-    return [each for each in dict.fromkeys(pod.profiles) if not any(table.name_of(each) for table in tables)]
-
-
-def allocations_to_end(slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> tuple[Blocker, ...]:
-    """Slices on one node whose end makes room there.
-
-    Returns:
-        The slices; empty if the node has room, or if more than a few would have to end.
-    """
-    if obstacles.has_room:
-        return ()
-    explainer = RefusalExplainer(slicer.state.inventory.fleet, lambda _demand, _node: None, {})
-    return explainer.no_room(pod.profiles, (obstacles.node,)).frees
-
-
-# The changes in words
-
-
-def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    """One line for each node that needs the fewest changes; nodes that need the same changes share a line."""
-    shown: set[tuple[tuple[NodeRule, ...], bool]] = set()
-    for each in obstacles_by_node(slicer, pod):
-        if (each.rules, each.has_room) not in shown:
-            shown.add((each.rules, each.has_room))
-            yield _changes(view, slicer, pod, each)
-        if len(shown) == _MOST_NODES:
-            return
-
-
-def _changes(view: ClusterView, slicer: Slicer, pod: PodInfo, obstacles: NodeObstacles) -> str:
-    steps = [remedy_for_rules(obstacles.rules, obstacles.node, alone=obstacles.has_room)] if obstacles.rules else []
-    if not obstacles.has_room:
-        ends = allocations_to_end(slicer, pod, obstacles)
-        steps.append(room_if_ended(view, ends) if ends else NO_ENDS_STEP)
-    return "; and ".join(steps)
-
-
-def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    """Names a node that has room but refuses the pod, and the steps that lift its rules."""
-    found = next((each for each in obstacles_by_node(slicer, pod) if each.has_room and each.rules), None)
-    if found is not None and slicer.state.cluster.required_node(pod) is None:
-        yield f"or use node {found.node}, which has room: {remedy_for_rules(found.rules, found.node)}"
-
-
-def room_if_ended(view: ClusterView, slices: tuple[Blocker, ...]) -> str:
-    """Names the holders of slices, all on one node, whose end makes room."""
-    pods = dict.fromkeys(one.pod for one in slices)
-    parts = [_holder(view, pod, [one for one in slices if one.pod == pod]) for pod in pods]
-    verb = "this ends" if len(parts) == 1 else f"these {len(parts)} end"
-    return f"there is room as soon as {verb}, on node {slices[0].node}: " + " and ".join(parts)
-
-
-def _holder(view: ClusterView, pod: str, held: list[Blocker]) -> str:
-    where = view.positions((one.profile, one.gpu, one.start, one.size) for one in held)
-    if pod == FOREIGN:
-        return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if no program needs it"
-    return f"pod {pod} ({where}{view.progress(pod)})"
-
-
-def room_for_smaller(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    """Names smaller profiles that would get a place at once, after all pods that wait now got theirs."""
-    if len(pod.profiles) != 1 or slicer.state.cluster.required_node(pod) is not None:
-        return
-    fitting = [name for name in _smaller_profiles(slicer, pod.profiles[0]) if _is_placed_with(slicer, pod, name)]
-    if fitting:
-        names = ", ".join(name if pod.kind is CLAIMS else resource_of(name) for name in fitting[:_ALTERNATIVES])
-        yield f"a smaller slice has room now: {names}"
-
-
-def _smaller_profiles(slicer: Slicer, wanted: str) -> list[str]:
-    """Profiles that are smaller than the wanted one on some card that has it, largest first."""
-    sizes: dict[str, tuple[int, int]] = {}
-    for table in slicer.state.inventory.fleet.tables:
-        own = table.geometry.find(wanted)
-        for row in table.geometry.profiles if own is not None else ():
-            if own is not None and row.size <= own.size and row.compute_slices < own.compute_slices:
-                sizes[row.name] = max(sizes.get(row.name, (0, 0)), (row.size, row.compute_slices))
-    return sorted(sizes, key=lambda name: (*(-each for each in sizes[name]), len(name), name))
-
-
-def _is_placed_with(slicer: Slicer, pod: PodInfo, profile: str) -> bool:
-    amounts = {name: amount for name, amount in pod.amounts.items() if not profile_of(name)}
-    amounts[resource_of(profile)] = 1
-    other = replace(pod, profiles=(profile.replace("+", "."),), amounts=amounts)
-    return isinstance(slicer.planner.plan_alone([other])[0], Placed)
-
 
 _ALL_AT_ONCE = (
     "if its StatefulSet does not have podManagementPolicy: Parallel, make it anew with it; without it each pod is"
@@ -251,7 +116,7 @@ def _room_facts(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason)
         for each in slicer.state.reservations.values():
             if each.key in reason.keys or each.key.removeprefix(SPARE_OF) in reason.spare:
                 yield _goes_first(view, slicer, each)
-    yield from view.for_kind(pod, "usage", lambda: tuple(_usage_facts(slicer, pod)))
+    yield from view.for_kind(pod, "usage", lambda: tuple(_usage_facts(view, slicer, pod)))
     yield from view.for_kind(pod, "refusals", lambda: tuple(_refusal_facts(slicer, pod)))
     yield from _pods_ahead(view, slicer, pod)
     yield from _polite(pod)
@@ -279,13 +144,13 @@ def _help(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
 
 
 def _room_steps(view: ClusterView, pod: PodInfo, reason: Full | Fragmented | Reserved) -> Iterator[str]:
-    if not isinstance(reason, Reserved) and reason.frees:
-        yield room_if_ended(view, reason.frees)
     slicer = view.slicer
+    if not isinstance(reason, Reserved) and reason.frees:
+        yield room_if_ended(view, reason.frees) if slicer is None else room_by_ends(view, slicer, pod, reason.frees)
     if slicer is None:
         return
     yield from _room_by_moves(view, slicer, pod, reason)
-    yield from view.for_kind(pod, "smaller", lambda: tuple(room_for_smaller(slicer, pod)))
+    yield from view.for_kind(pod, "others", lambda: tuple(room_for_others(slicer, pod)))
     yield from view.for_kind(pod, "elsewhere", lambda: tuple(room_elsewhere(slicer, pod)))
 
 
@@ -348,7 +213,18 @@ def _refusal_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     rules = {
         str(name): _lack(slicer, pod, name) or objections for name, objections in slicer.planner.objections(pod).items()
     }
-    return refusal_facts(nodes_by_rule(rules), pod.amounts, partial(_amount_of, slicer))
+    others = [node for name, node in slicer.state.cluster.nodes.items() if str(name) not in rules]
+    with_cards = [
+        each
+        for each in others
+        if each.agent is not AgentState.UNKNOWN or any(name.startswith("nvidia.com/") for name in each.allocatable)
+    ]
+    for each in with_cards:  # one rule of each: its cards are not there for such pods at all
+        closed = each.closed_reasons(pod.constraints.devices)
+        rules[each.name] = [next(closed, NodeRule(RuleKind.NO_CARD, ", ".join(dict.fromkeys(pod.profiles))))]
+    yield from refusal_facts(nodes_by_rule(rules), pod.amounts, partial(_amount_of, slicer))
+    if without := len(others) - len(with_cards):
+        yield f"{count_noun(without, 'node')} {'has' if without == 1 else 'have'} no cards"
 
 
 def _lack(slicer: Slicer, pod: PodInfo, node: NodeName) -> Sequence[NodeRule]:
@@ -410,7 +286,7 @@ def _reservation_text(view: ClusterView, slicer: Slicer, found: Reservation) -> 
     return f"{place}; it waits for the end of {list_names(holders)}"
 
 
-def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
+def _usage_facts(view: ClusterView, slicer: Slicer, pod: PodInfo) -> Iterator[str]:
     able = [
         card
         for card in slicer.state.inventory.fleet.cards()
@@ -423,11 +299,28 @@ def _usage_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         return
     slots = sum(card.geometry.slots for card in able)
     used = sum(each.placement.size for card in able for each in card.allocations.values())
-    nodes = len({card.node.name for card in able})
+    names = sorted({card.node.name for card in able})
     yield (
-        f"{count_noun(len(able), 'card')} on {count_noun(nodes, 'node')} can make it; {used} of"
-        f" {'its' if len(able) == 1 else 'their'} {slots} memory slots are in use or promised"
+        f"{count_noun(len(able), 'card')} on {count_noun(len(names), 'node')} can make it: {list_names(names)};"
+        f" {used} of {'its' if len(able) == 1 else 'their'} {slots} memory slots are in use or promised"
+        f"{'; '.join(['', *_rest_of_slots(view, able, slots - used)])}"
     )
+
+
+def _rest_of_slots(view: ClusterView, cards: Sequence[FleetCard], rest: int) -> Iterator[str]:
+    """What the memory slots without a slice are worth, by the count that the reason has."""
+    free = {card: card.table.usable_slots(card.occupancy) for card in cards}
+    total = sum(free.values())
+    kept = sum(card.table.usable_slots(card.instances) for card in cards) - total
+    if kept > 0:
+        yield f"{kept} of the others {'is' if kept == 1 else 'are'} reserved"
+    if total:
+        most = max(free, key=lambda card: free[card])
+        on = f"on {view.card(most.gpu)} of {most.node.name}"
+        together = "" if free[most] == total else f"at most {free[most]} together, "
+        yield f"{total} {'is' if total == 1 else 'are'} free, {together}{on}"
+    if (lost := rest - total - max(0, kept)) > 0:
+        yield f"no further slice can use the other {lost}"
 
 
 def _polite(pod: PodInfo) -> Iterator[str]:

@@ -250,9 +250,13 @@ class ClusterView:
         if len(self._cordoned) > _NODES:
             yield f"and cards of {count_noun(len(self._cordoned) - _NODES, 'more node')}"
 
+    def card(self, gpu: str) -> str:
+        """``GPU 0``; the UUID of a card whose index is not known."""
+        return f"GPU {self._indexes[gpu]}" if gpu in self._indexes else gpu
+
     def position(self, profile: str, gpu: str, start: int, size: int) -> str:
         """``3g.20gb on GPU 0, memory slots 4-7``."""
-        card = f"GPU {self._indexes[gpu]}" if gpu in self._indexes else gpu
+        card = self.card(gpu)
         slots = f"slot {start}" if size == 1 else f"slots {start}-{start + size - 1}"
         return f"{profile or 'a slice'} on {card}, memory {slots}"
 
