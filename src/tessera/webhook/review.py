@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.names import MIG_RESOURCE_PREFIX, WHOLE_CARDS, profile_of
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX, WHOLE_CARDS, profile_of
 from tessera.api.pod_templates import TemplateKind, find_kind, find_templates
 from tessera.api.resource_advice import advise, find_correction, is_gpu_like, misplaced_on_pod
 from tessera.kube.quantity import count_or_zero
@@ -91,14 +91,15 @@ def find_warnings(
         return
     spec = pod.get("spec") or {}
     nodes = capabilities.selected_by(spec, spend)
-    replaced, asked = whole_card_slice(pod, nodes, capabilities, spend), False
+    replaced = whole_card_slice(pod, nodes, capabilities, spend)
+    asked: set[str] = set()
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         spend()
         limits = (container.get("resources") or {}).get("limits") or {}
         wanted = {name: str(amount) for name, amount in limits.items() if is_gpu_like(name) and str(amount) != "0"}
         if replaced:
             wanted.pop(WHOLE_CARDS, None)
-        asked = asked or bool(wanted)
+        asked |= wanted.keys()
         where = f'container "{one_line(container.get("name") or "")}":'
         yield from (f"{where} {each}" for each in _not_offered(wanted, capabilities))
         yield from (f"{where} {each}" for each in _hidden_slices(wanted, nodes, capabilities))
@@ -112,8 +113,10 @@ def find_warnings(
     if not asked:
         return
     yield from warn_of_idle_update(pod, kind)
-    devices = {} if replaced else requested_devices(spec)
-    if why := find_impossible_devices(devices, capabilities, nodes, capabilities.groups_for(spec, spend)):
+    if replaced or asked.isdisjoint(GPU_RESOURCES):
+        return
+    groups = capabilities.groups_for(spec, spend)
+    if why := find_impossible_devices(requested_devices(spec), capabilities, nodes, groups):
         yield why
 
 
