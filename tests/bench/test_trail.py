@@ -69,7 +69,7 @@ FEATURES = [
     "scale_up",
 ]
 #: Files of the controller that such a pod enters at most.
-CONTROLLER_FILES = 27
+CONTROLLER_FILES = 26
 
 
 #: By trip, parts outside the agent that it does not concern.

@@ -174,7 +174,7 @@ class Controller:
         self._metrics = ControllerMetrics()
         registry = self._metrics.registry
         self._provisioning = ProvisioningMetrics(registry)
-        self._metrics.set_leading(leads=True)
+        self._metrics.leading.set(1)
         cluster = SlicerCluster()
         allocatable = {QUOTA_RESOURCE: 40 * GIB, "cpu": 64_000, "pods": 110, "nvidia.com/mig-3g.20gb": 2}
         cluster.node("n1", count=1, allocatable=allocatable)
@@ -195,10 +195,11 @@ class Controller:
         """A scrape."""
         self._scrapes += 1
         metrics = self._metrics
-        metrics.observe_decision(1, 0.002)
-        metrics.observe_hand_over(0.2)
-        metrics.observe_wait(2.0)
-        metrics.count_write("Instaslice")
+        metrics.decisions.inc()
+        metrics.decision_seconds.observe(0.002)
+        metrics.hand_overs.observe(0.2)
+        metrics.waits.observe(2.0)
+        metrics.writes.labels("Instaslice").inc()
         at = {milestone: 20.0 * number for number, milestone in enumerate(Milestone)}
         name = f"gpu-{self._scrapes}"
         record = ProvisioningRecord(node=name, uid=name, at=at, pool="rhel9", strategy="precompiled", image="driver@a")

@@ -78,11 +78,19 @@ class ControllerMetrics:
 
     Attributes:
         registry: the metrics that ``/metrics`` shows.
+        leading: 1 while this replica decides.
+        fault_evictions: attempts to evict a pod from a card that must be empty, by outcome.
+        decisions: pods given slices.
+        decision_seconds: of planned batches.
+        hand_overs: seconds of hand-overs, see :mod:`tessera.controller.leader_session`.
+        waits: seconds that a pod existed until its gate was removed.
+        writes: that the server took, by kind.
+        failures: writes that failed, by kind and error.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)
+        self.leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)
         self._breaker_bound = Gauge(
             "tessera_breaker_bound_cards",
             "Most cards that one rule of health takes away; 0 while another replica leads.",
@@ -94,41 +102,37 @@ class ControllerMetrics:
             ["rule", "state"],
             registry=self.registry,
         )
-        self._fault_evictions = Counter(
+        self.fault_evictions = Counter(
             "tessera_fault_evictions",
             "Attempts to evict a pod from a card that must be empty: evicted, blocked, or gone before.",
             ["outcome"],
             registry=self.registry,
         )
-        self._decisions = Counter("tessera_decisions", "Pods given slices.", registry=self.registry)
-        self._seconds = Histogram(
+        self.decisions = Counter("tessera_decisions", "Pods given slices.", registry=self.registry)
+        self.decision_seconds = Histogram(
             "tessera_decision_seconds",
             "Duration of one decision, without any I/O.",
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._hand_overs = Histogram(
+        self.hand_overs = Histogram(
             "tessera_handover_seconds",
             "Time from the decision that found room for a pod that had waited, until its gate was removed.",
             buckets=_HAND_OVER_BUCKETS,
             registry=self.registry,
         )
-        self._waits = Histogram(
+        self.waits = Histogram(
             "tessera_pod_wait_seconds",
             "Time from the creation of a pod until its gate was removed.",
             buckets=_WAIT_BUCKETS,
             registry=self.registry,
         )
-        self._writes = Counter(
+        self.writes = Counter(
             "tessera_api_writes", "Writes that the API server took.", ["kind"], registry=self.registry
         )
-        self._failures = Counter(
+        self.failures = Counter(
             "tessera_api_write_failures", "Writes that failed.", ["kind", "error"], registry=self.registry
         )
-
-    def count_fault_eviction(self, outcome: str) -> None:
-        """Counts an attempt to evict a pod from a card that must be empty: ``evicted``, ``blocked``, or ``gone``."""
-        self._fault_evictions.labels(outcome).inc()
 
     def show_breaker(self, bound: int | None, counts: Mapping[tuple[str, str], int]) -> None:
         """Shows the bound of the breaker, and cards by rule and state; ``None`` while another replica leads."""
@@ -136,28 +140,3 @@ class ControllerMetrics:
         self._breaker_cards.clear()
         for labels, number in counts.items():
             self._breaker_cards.labels(*labels).set(number)
-
-    def set_leading(self, leads: bool) -> None:
-        """Sets if this replica leads."""
-        self._leading.set(int(leads))
-
-    def observe_decision(self, pods: int, seconds: float) -> None:
-        """Counts a planned batch; ``pods`` pods of the batch got slices."""
-        self._decisions.inc(pods)
-        self._seconds.observe(seconds)
-
-    def observe_hand_over(self, seconds: float) -> None:
-        """Records a hand-over; see :mod:`tessera.controller.leader_session`."""
-        self._hand_overs.observe(seconds)
-
-    def observe_wait(self, seconds: float) -> None:
-        """Records how long a pod existed until its gate was removed."""
-        self._waits.observe(max(0.0, seconds))
-
-    def count_write(self, kind: str) -> None:
-        """Counts a write that the server took."""
-        self._writes.labels(kind).inc()
-
-    def count_failure(self, kind: str, error: str) -> None:
-        """Counts a failed write."""
-        self._failures.labels(kind, error).inc()

@@ -135,7 +135,7 @@ class SliceExecutor:
         began = self._clock.monotonic()
         await self._send(write)
         self._outages.note_answer()
-        self._metrics.count_write(type(write).__name__)
+        self._metrics.writes.labels(type(write).__name__).inc()
         pause = _pause_seconds(write, self._clock.monotonic() - began)
         if not pause:
             self._slicer.handle(WriteDone(write))
@@ -149,7 +149,7 @@ class SliceExecutor:
             self._slicer.handle(WriteDone(write))
             return FREE
         label = error.reason if final and isinstance(error, ApiError) else ""
-        self._metrics.count_failure(kind, label or type(error).__name__)
+        self._metrics.failures.labels(kind, label or type(error).__name__).inc()
         if isinstance(error, NotFound) and isinstance(write, DeleteObject | ReportQueue):
             self._slicer.handle(WriteDone(write))
             return FREE
@@ -199,7 +199,7 @@ class SliceExecutor:
                     body = write.body()
                     pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
                 if created := parse_time_or_zero(pod.metadata.creation_timestamp):
-                    self._metrics.observe_wait(self._clock.now() - created)
+                    self._metrics.waits.observe(max(0.0, self._clock.now() - created))
                 if self._slicer.intake.knows_pod(write.uid):  # else its deletion was seen before this answer
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case PatchRecord():

@@ -422,7 +422,7 @@ class FaultEvictions:
     async def _evict(self, pod: HoldingPod) -> None:
         answer = await self._evictor.evict(pod.namespace, pod.name, pod.uid)
         about = make_reference(PODS, pod.name, pod.namespace, pod.uid)
-        self._metrics.count_fault_eviction(type(answer).__name__.lower())
+        self._metrics.fault_evictions.labels(type(answer).__name__.lower()).inc()
         if isinstance(answer, Evicted):
             self._refused.pop(pod.uid, None)
             self._pods[pod.uid] = msgspec.structs.replace(pod, ends=self._clock.now())  # as the watch will show it

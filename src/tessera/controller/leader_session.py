@@ -170,7 +170,7 @@ class LeaderSession:
         )
 
         self._refused = RefusedPods()
-        self._hand_overs = HandOvers(metrics.observe_hand_over)
+        self._hand_overs = HandOvers(metrics.hand_overs.observe)
         self._timer: asyncio.TimerHandle | None = None
         reach = runtime, self._slicer, self._wake.set
         self._constraints = ConstraintInformers(*reach)
@@ -276,7 +276,8 @@ class LeaderSession:
         self._slicer.handle(TimePassed(began, self._clock.now()))
         self._slicer.decide()
         if self._slicer.settlement.decisions > before:
-            self._metrics.observe_decision(self._slicer.settlement.decisions - before, self._clock.monotonic() - began)
+            self._metrics.decisions.inc(self._slicer.settlement.decisions - before)
+            self._metrics.decision_seconds.observe(self._clock.monotonic() - began)
         if self._hand_overs.since or self._slicer.state.pods.handed_over:
             self._hand_overs.update(self._slicer.state, began)
         self._reclaim_slices()

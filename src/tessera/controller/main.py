@@ -331,7 +331,7 @@ class Controller:
         )
 
     async def _lead_session(self, may_act: Callable[[], bool]) -> None:
-        self.metrics.set_leading(leads=True)
+        self.metrics.leading.set(1)
         if self._options.on_leading is not None:
             self._options.on_leading()
         try:
@@ -350,7 +350,7 @@ class Controller:
         finally:
             self._session = None
             self.slicer = None
-            self.metrics.set_leading(leads=False)
+            self.metrics.leading.set(0)
 
     def _set_slicer(self, slicer: Slicer) -> None:
         self.slicer = slicer

@@ -25,9 +25,10 @@ class Process:
 
 async def test_metrics_and_probes() -> None:
     metrics = ControllerMetrics()
-    metrics.set_leading(leads=True)
-    metrics.observe_decision(2, 0.001)
-    metrics.count_write("Ungate")
+    metrics.leading.set(1)
+    metrics.decisions.inc(2)
+    metrics.decision_seconds.observe(0.001)
+    metrics.writes.labels("Ungate").inc()
     process = Process(metrics)
     open_at: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     server = asyncio.create_task(
