@@ -66,7 +66,7 @@ def test_no_other_module_decodes_json_without_a_type() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and _is_untyped(node)
     }
-    assert found == set(), "use tessera.text.decode_json, which bounds how deep the text nests"
+    assert found == set(), "use tessera.nesting.decode_json, which bounds how deep the text nests"
 
 
 def _is_untyped(call: ast.Call) -> bool:
