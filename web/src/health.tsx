@@ -96,7 +96,8 @@ export function Broken({ filtered, unwell, failures, nodes, silent, onOpen }: Br
       title="Broken"
       id="broken"
       size={items.length}
-      note={degraded > 0 ? `${integer(degraded)} of them degraded: still in use` : undefined}
+      number={items.length - degraded}
+      note={degraded > 0 ? `and ${integer(degraded)} degraded, still in use` : undefined}
       draw={(most) => items.slice(0, most)}
       empty={
         silent > 0

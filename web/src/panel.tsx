@@ -12,6 +12,8 @@ interface PanelProps {
   id: string;
   /** The number of items. */
   size: number;
+  /** The number in the heading, if some items are not what it says. */
+  number?: number;
   /** The number of entries, if one of them may stand for several items. */
   entries?: number;
   /** Draws the first so many entries. */
@@ -41,6 +43,7 @@ export function Panel({
   remarks = [],
   children,
   entries = size,
+  number = size,
 }: PanelProps) {
   const [all, setAll] = useState(false);
   if (size === 0 && remarks.length === 0 && !children) {
@@ -53,7 +56,7 @@ export function Panel({
   return (
     <section id={id} class="panel" aria-label={title}>
       <h2>
-        {title} <span class="number">{integer(size)}</span> {note && <small>{note}</small>}
+        {title} <span class="number">{integer(number)}</span> {note && <small>{note}</small>}
       </h2>
       {size === 0 && <p class="quiet">{filtered ? "Nothing here has the words of the filter." : empty}</p>}
       {remarks.map((each) => (

@@ -60,8 +60,14 @@ export function Wasted({ found, filtered, onOpen, onState }: WastedProps) {
     );
   };
   const proven = (each: Held) => {
-    const seconds = unused(each);
-    return item(each, `held ${age(each.lease.held)}${seconds > 0 ? `, ${gpuHours(seconds)} GPU-hours unused` : ""}`);
+    const { card, lease } = each;
+    const [seconds, failed] = [unused(each), isLost(card) && card.health?.since];
+    const parts = [
+      `held ${age(lease.held)}`,
+      failed && `its card failed ${age(Date.now() / 1000 - failed)} ago`,
+      seconds >= LEAST && `${gpuHours(seconds)} GPU-hours unused`,
+    ];
+    return item(each, parts.filter(Boolean).join(", "));
   };
   const likely = (each: Held) => {
     const { evidence, held, countsFrom = 0 } = each.lease;
@@ -116,6 +122,9 @@ export function Wasted({ found, filtered, onOpen, onState }: WastedProps) {
     </Panel>
   );
 }
+
+/** GPU-seconds that are not 0.0 GPU-hours. */
+const LEAST = 180;
 
 function gpuHours(seconds: number): string {
   return (seconds / 3600).toFixed(seconds < 36000 ? 1 : 0);

@@ -104,8 +104,8 @@ interface PlacesProps {
 function queueFor(waiting: Waiting[]): string {
   const [first, ...others] = waiting.sort(inOrder);
   if (first === undefined) return "";
-  const who = others.length > 0 ? `${count(waiting.length, "pod")} wait for it; the first` : "1 pod waits for it;";
-  return ` ${who} ${startsIn(first)}.`;
+  const who = others.length > 0 ? `${count(waiting.length, "pod")} wait for it;` : "1 pod waits for it;";
+  return ` ${who} ${others.length > 0 && first.p50 !== undefined ? "the first " : ""}${startsIn(first)}.`;
 }
 
 /** The cards with room, in words; or why there is none. */

@@ -131,7 +131,7 @@ function Row({ name, sum, by, change, onOwn }: RowProps) {
         {sum.busy !== undefined && sum.measuredLeases < sum.leases && (
           <small>
             {" "}
-            of {integer(sum.measuredLeases)} in {integer(sum.leases)}
+            {integer(sum.measuredLeases)} of {integer(sum.leases)} measured
           </small>
         )}
       </td>

@@ -73,7 +73,7 @@ export function Place({ pods }: { pods: [Waiting, ...Waiting[]] }) {
     <div class="place">
       <b>{placeOf(pods)}</b>{" "}
       <span title={times || undefined}>
-        {pods.length > 1 && "the first "}
+        {pods.length > 1 && pod.p50 !== undefined && "the first "}
         {startsIn(pod)}
       </span>
       {basis && <span class="quiet">{basis}</span>}

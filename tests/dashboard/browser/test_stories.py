@@ -25,7 +25,7 @@ def has_room(visitor: Visitor) -> Locator:
     visitor.region("Free room").get_by_role("button", name="0 7g.40gb 1 waiting").click()
     expect(visitor.region("Free room").get_by_role("status")).to_have_text(
         "No card has room for 7g.40gb now; 1 card on gpu-1 can give it once others end."
-        " 1 pod waits for it; starts in 4 m to 9 m."
+        " 1 pod waits for it; starts in 4 m to 10 m."
     )
     visitor.region("Free room").get_by_role("button", name="1 3g.20gb", exact=True).click()
     answer = visitor.region("Free room").get_by_role("status")
