@@ -46,8 +46,8 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import DEVICE_API_LABEL, GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent
 from tessera.cli.base.kubeconfig import load_config
+from tessera.cli.install.apply import render
 from tessera.cli.install.manifests import InstallChoices
-from tessera.cli.install.rendering import render
 from tessera.clock import Clock, SystemClock
 from tessera.dra.node_devices import DRIVER
 from tessera.kube.client.client import Client

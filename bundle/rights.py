@@ -13,12 +13,11 @@ import msgspec
 
 from tessera.api.names import CLAIM_DRIVERS
 from tessera.api.sharing.profile import MigStrategy
-from tessera.cli.install.apply import OPTIONAL, optional_resource
+from tessera.cli.install.apply import DASHBOARD, OPTIONAL, option, optional_resource
 from tessera.cli.install.manifests import CONFIG_ROLE, InstallChoices, Manifest
 from tessera.cli.install.operator_process import operated_objects
 from tessera.cli.install.ownership import FILES
-from tessera.cli.install.rendering import DASHBOARD, option
-from tessera.cli.install.webhook_certificate import CERT_MANAGER
+from tessera.cli.install.variants import CERT_MANAGER
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.settings_reader import NamedConfig, OperatorSettings
 from tessera.kube.resources import CONFIGMAPS

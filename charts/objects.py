@@ -12,6 +12,8 @@ from monitoring.manifests import RUNBOOKS
 
 from charts.holes import block, hole, write
 from tessera.api.names import CLAIM_DRIVERS, DEVICE_ACCESS_POLICY, INSTASLICE_NAMESPACE
+from tessera.cli.install.apply import CERTIFICATES, OPENSHIFT
+from tessera.cli.install.apply import DASHBOARD as DASHBOARD_FILE
 from tessera.cli.install.manifests import (
     AGENT,
     BINDING_KIND,
@@ -26,10 +28,7 @@ from tessera.cli.install.manifests import (
     PULL_SECRETS_ROLE,
     WEBHOOK,
 )
-from tessera.cli.install.protections import POD_SECURITY_LABEL
-from tessera.cli.install.rendering import CERTIFICATES, OPENSHIFT
-from tessera.cli.install.rendering import DASHBOARD as DASHBOARD_FILE
-from tessera.cli.install.webhook_certificate import INJECT, reading_rules
+from tessera.cli.install.variants import INJECT, POD_SECURITY_LABEL, reading_rules
 from tessera.doctor.manifests import deploy_folder
 from tessera.dra.requests import GUARD
 from tessera.kube.resources.meta import FORMAT_ANNOTATION

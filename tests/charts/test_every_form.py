@@ -21,8 +21,8 @@ from tessera.api.names import CLAIM_DRIVERS
 from tessera.cli.install.drivers import parse_choice
 from tessera.cli.install.manifests import drivers_in_charge
 from tessera.cli.install.operator_process import operated_objects, read_choices
-from tessera.cli.install.protections import PROTECTIONS
 from tessera.cli.install.settings import read_driver_objects
+from tessera.cli.install.variants import PROTECTIONS
 
 ROOT = Path(__file__).parents[2]
 SEED = yaml.load((ROOT / "examples" / "sharing" / "values.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)

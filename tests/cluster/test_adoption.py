@@ -29,8 +29,8 @@ from tessera.cli.install.adoption import (
     stop_patch,
 )
 from tessera.cli.install.apply import AppliedObject, apply_all
+from tessera.cli.uninstall.nodes import Left
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
-from tessera.cli.uninstall.results import Left
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import deploy_folder, install_manifests
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES

@@ -18,8 +18,8 @@ from tests.support.virtual_lab import COMMANDS, InLab, VirtualLab
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, GATE, GPU_CONDITION, SLICE_CONDITION
 from tessera.api.nodes.node_marks import DRIVER_SET_LABEL
 from tessera.cli.install.apply import withdraw_removals
+from tessera.cli.uninstall.nodes import Done, Left, Result, Unfinished
 from tessera.cli.uninstall.removal import RemovalOptions, remove_all
-from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import LoopClock
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.dra.node_devices import DRIVER

@@ -12,9 +12,9 @@ from tests.support.kubernetes_schemas import validate
 from tessera import __version__
 from tessera.access.page_reader import READER_ACCOUNT
 from tessera.cli import dashboard
+from tessera.cli.install.apply import render
 from tessera.cli.install.choices import PAGE_PORTS
 from tessera.cli.install.manifests import InstallChoices
-from tessera.cli.install.rendering import render
 from tessera.cli.main import main
 from tessera.dashboard.in_cluster import API_SERVICE, NAMES, PageOptions
 from tessera.dashboard.view.explanations import GROUP, VERSION

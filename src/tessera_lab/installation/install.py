@@ -26,8 +26,8 @@ from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
 from tessera.api.names import CLAIM_PLACEMENTS
 from tessera.claims.agent.claim_server import serve_claims
 from tessera.cli.agent import node_satellites
+from tessera.cli.install.apply import render
 from tessera.cli.install.manifests import InstallChoices
-from tessera.cli.install.rendering import render
 from tessera.clock import Clock
 from tessera.controller.main import run as run_controller
 from tessera.controller.satellite import ControllerOptions

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.cli.config.files import check_file
-from tessera.cli.config.part_report import PartReport
+from tessera.cli.config.parts import PartReport
 from tessera.cli.main import main
 
 #: Values that are recognized in a report by "MIG strategy mixed"; the chart's own strategy is another one.

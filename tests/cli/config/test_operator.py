@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.cli.config.files import check_file
-from tessera.cli.config.part_report import PartReport, parse_node
+from tessera.cli.config.parts import PartReport, parse_node
 
 VALUES = """\
 mig: {strategy: mixed}

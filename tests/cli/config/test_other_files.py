@@ -8,7 +8,7 @@ import pytest
 from tests.support.cost import run_within
 
 from tessera.cli.config.files import check_file
-from tessera.cli.config.part_report import PartReport
+from tessera.cli.config.parts import PartReport
 from tessera.cli.main import main
 from tessera.limits import MIG_LAYOUTS, SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
 

@@ -11,10 +11,9 @@ import yaml
 from tessera.api.documents import load_document
 from tessera.api.names import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.base.controller_options import build_arguments
-from tessera.cli.install.apply import AppliedObject, apply_all
+from tessera.cli.install.apply import AppliedObject, apply_all, render
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
 from tessera.cli.install.preflight import missing_namespace, newer_definition, warnings
-from tessera.cli.install.rendering import render
 from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.dra.claims import DEVICE_CLASSES
 from tessera.dra.driver_objects import device_classes

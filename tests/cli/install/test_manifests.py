@@ -8,9 +8,9 @@ import yaml
 
 from tessera.api.documents import load_document
 from tessera.cli.agent import parse_options
+from tessera.cli.install.apply import CERTIFICATES, DASHBOARD, OPENSHIFT, option
 from tessera.cli.install.manifests import InstallChoices, Manifest, manifests
-from tessera.cli.install.protections import OBJECTS, POD_SECURITY, POD_SECURITY_LABEL, PROTECTIONS
-from tessera.cli.install.rendering import CERTIFICATES, DASHBOARD, OPENSHIFT, option
+from tessera.cli.install.variants import OBJECTS, POD_SECURITY, POD_SECURITY_LABEL, PROTECTIONS
 from tessera.cli.webhook import parse_options as parse_webhook
 from tessera.doctor.manifests import deploy_folder, install_manifests
 from tessera.gpu_operator.settings_reader import read_settings

@@ -10,7 +10,7 @@ from tessera.cli.base.connection import report_errors
 from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
-    from tessera.cli.config.part_report import PartReport
+    from tessera.cli.config.parts import PartReport
     from tessera.cli.config.runtimes import RuntimeSettings
 
 
@@ -60,7 +60,7 @@ def check(file: Path, models: Sequence[str], output: Output) -> int:
     """
     from tessera.cli.base.inputs import read_text
     from tessera.cli.config.files import check_file
-    from tessera.cli.config.part_report import parse_node
+    from tessera.cli.config.parts import parse_node
 
     nodes = [parse_node(each) for each in models]
     parts = check_file(read_text(file), nodes)

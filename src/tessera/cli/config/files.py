@@ -21,15 +21,13 @@ import msgspec
 from tessera.api.documents import first_document, load_documents
 from tessera.api.problems import FileRefused, Notice, join_path, quote_value
 from tessera.api.sharing.profile_parser import PLACES, VERSION
-from tessera.cli.config.layouts import check_layouts
 from tessera.cli.config.operator import (
     VALUES_KIND,
     check_embedded,
     check_nvidia_driver,
     check_operator,
 )
-from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
-from tessera.cli.config.sharing import check_sharing
+from tessera.cli.config.parts import PartReport, TrialNode, check_layouts, check_sharing, report_refused
 from tessera.gpu_operator.embedded_values import PLUGIN_ADVICE, find_plugin_values, is_plugin_chart
 from tessera.gpu_operator.keys import POD_KEYS, VALUES
 from tessera.gpu_operator.policy_objects import DRIVER_KIND, POLICY_KIND

@@ -8,9 +8,7 @@ from tessera.api.documents import first_document
 from tessera.api.names import MIG_CONFIG_LABEL, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import PROFILE_LABEL
-from tessera.cli.config.layouts import check_layouts
-from tessera.cli.config.part_report import PartReport, TrialNode, report_refused
-from tessera.cli.config.sharing import check_sharing
+from tessera.cli.config.parts import PartReport, TrialNode, check_layouts, check_sharing, report_refused
 from tessera.gpu_operator.driver_policy import DRIVER_ROOT, DriverPolicy, ImageSource, OperandSettings
 from tessera.gpu_operator.embedded_values import find_values
 from tessera.gpu_operator.policy_objects import DRIVER_KIND, POLICY_KIND, read_nvidia_driver

@@ -24,7 +24,8 @@ import msgspec
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.api.nodes.node_cards import keep_off_label
 from tessera.cli.base.connection import CommandError
-from tessera.cli.install.apply import AppliedObject, list_objects
+from tessera.cli.install.apply import AppliedObject
+from tessera.cli.install.ownership import list_objects
 from tessera.cli.install.preflight import CONFLICTS
 from tessera.clock import Clock
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES

@@ -1,4 +1,4 @@
-"""Applies the objects of an installation one after the other, by server-side apply.
+"""Reads the objects of an installation, and applies them one after the other, by server-side apply.
 
 Rules:
 
@@ -19,8 +19,6 @@ Rules:
   them.
 - A dry run sends the same requests as a dry run of the API server and writes nothing. It changes no owner, so it does
   not report an object whose only change is that a field set by kubectl would be removed.
-
-The lines about the results tell each change, the sum, and the next steps.
 """
 
 from collections import Counter
@@ -37,33 +35,62 @@ from tessera.cli.install.manifests import (
     CONFIG_MAP,
     CONFIG_ROLE,
     CONTROLLER,
+    InstallChoices,
     Manifest,
     builds_mount_it,
+    manifests,
 )
 from tessera.cli.install.ownership import (
     APPLY,
     FILES,
-    LAST_APPLIED,
+    content_of,
+    get_object,
     has_applied,
     is_file,
     is_left_alone,
     is_made_class,
     is_ours,
-    take_over_fields,
+    list_objects,
+    take_over,
     withdraw_file,
 )
-from tessera.cli.install.protections import OBJECTS
-from tessera.cli.install.rendering import DASHBOARD, option
-from tessera.cli.install.webhook_certificate import OBJECTS as CERTIFICATES
+from tessera.cli.install.variants import CERTIFICATE_OBJECTS, OBJECTS
 from tessera.clock import Clock
+from tessera.doctor.manifests import deploy_folder, install_manifests, page_manifests, read_manifests
 from tessera.dra.driver_objects import device_classes
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, Forbidden, NotFound
+from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.nesting import decode_json
 from tessera.text import count_noun
+
+#: The file with OpenShift's security context constraints, below ``deploy/options``.
+OPENSHIFT = "openshift/constraints.yaml"
+#: The file with cert-manager's objects.
+CERTIFICATES = "cert-manager/certificates.yaml"
+#: The file with the live page, there.
+DASHBOARD = "dashboard/dashboard.yaml"
+
+
+def render(choices: InstallChoices) -> list[Manifest]:
+    """Reads the files and returns all objects in the order in which they are applied."""
+    return manifests(
+        install_manifests(),
+        option("evict.yaml"),
+        choices,
+        option("replace.yaml"),
+        constraints=option(OPENSHIFT),
+        certificates=option(CERTIFICATES),
+        dashboard=page_manifests(),
+        claims=option("claims.yaml"),
+    )
+
+
+def option(file: str) -> list[Manifest]:
+    """The objects of a file below ``deploy/options``."""
+    return read_manifests(deploy_folder() / "options" / file)
 
 
 class AppliedObject(msgspec.Struct, frozen=True):
@@ -170,7 +197,7 @@ OPTIONAL: tuple[tuple[str, bool, str], ...] = (
     (BINDING_KIND, False, DEVICE_ACCESS_POLICY),
     ("ValidatingAdmissionPolicy", False, DEVICE_ACCESS_POLICY),
     *((kind, kind in _IN_SYSTEM, name) for kinds, names in OBJECTS.values() for kind in kinds for name in names),
-    *((kind, True, name) for kind in ("Certificate", "Issuer") for name in CERTIFICATES),
+    *((kind, True, name) for kind in ("Certificate", "Issuer") for name in CERTIFICATE_OBJECTS),
 )
 
 
@@ -251,14 +278,6 @@ async def driver_objects(client: Client) -> AsyncIterator[tuple[Resource[dict[st
                 yield resource, item["metadata"]
 
 
-async def list_objects(client: Client, resource: Resource[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The objects of a kind; none where the server does not know it."""
-    try:
-        return (await client.list(resource)).items
-    except NotFound:
-        return ()
-
-
 async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -> AppliedObject:
     resource, metadata = resource_for(manifest), manifest["metadata"]
     before = await get_object(client, resource, metadata["name"], metadata.get("namespace"))
@@ -266,7 +285,7 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
     if is_left_alone(manifest, before, FIELD_MANAGER, over=over):
         return AppliedObject(_object_name(resource, metadata), "left")
     if before is not None and not dry and not is_file(manifest):
-        await _take_over(client, resource, before)
+        await take_over(client, resource, before, FIELD_MANAGER)
     try:
         answer = await client.request(
             "PATCH",
@@ -285,38 +304,9 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -
 def _result(manifest: Manifest, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
     if before is None:
         return "created"
-    if _content(before) == _content(after):
+    if content_of(before) == content_of(after):
         return "unchanged"
     return "replaced" if is_file(manifest) and not has_applied(before, FIELD_MANAGER) else "configured"
-
-
-async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: dict[str, Any]) -> None:
-    """Makes the fields that kubectl applied ours; tries again if another client writes the object meanwhile."""
-    name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
-    while True:
-        metadata = item["metadata"]
-        owners = take_over_fields(metadata.get("managedFields", ()), FIELD_MANAGER, item["apiVersion"])
-        if owners is None:
-            return
-        try:
-            version = metadata["resourceVersion"]
-            patch = {"metadata": {"managedFields": owners}}
-            await client.merge_patch(resource, name, patch, namespace, resource_version=version)
-        except Conflict:
-            item = await client.get(resource, name, namespace)
-        else:
-            return
-
-
-def _content(item: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The part of an object that a user sets: without its status, and without metadata of the server and of kubectl."""
-    if item is None:
-        return {}
-    annotations = {
-        key: value for key, value in (item["metadata"].get("annotations") or {}).items() if key != LAST_APPLIED
-    }
-    metadata = {"labels": item["metadata"].get("labels"), "annotations": annotations}
-    return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
 
 
 async def _wait_until_established(client: Client, clock: Clock, name: str) -> None:
@@ -343,7 +333,7 @@ async def _unlisted_objects(
         if name != CONFIG_ROLE and (kind, where, name) in wanted:
             continue
         resource = optional_resource(kind, namespaced=namespaced)
-        for item in await _named(client, resource, name, where):
+        for item in await list_objects(client, resource, where, name):
             metadata = item["metadata"]
             if kind == "DeviceClass" and not is_made_class(item):
                 continue
@@ -361,16 +351,6 @@ async def _withdraw_files(client: Client, objects: Sequence[Manifest], *, dry: b
         if found and has_applied(found, FIELD_MANAGER):
             result = await withdraw_file(client, found, FIELD_MANAGER, dry=dry)
             yield AppliedObject(_object_name(resource, found["metadata"]), result)
-
-
-async def _named(
-    client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None
-) -> Sequence[dict[str, Any]]:
-    """The objects of a name; none where the server does not know the kind."""
-    try:
-        return (await client.list(resource, namespace, field_selector=f"metadata.name={name}")).items
-    except NotFound:
-        return ()
 
 
 async def _unlisted_dashboard(
@@ -406,16 +386,6 @@ async def withdraw_removals(client: Client, *, dry: bool) -> AsyncIterator[str]:
         if not dry:
             await client.merge_patch(NODES, meta.name, {"metadata": {"annotations": {REMOVAL_ANNOTATION: None}}})
         yield meta.name
-
-
-async def get_object(
-    client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None
-) -> dict[str, Any] | None:
-    """An object, or None."""
-    try:
-        return await client.get(resource, name, namespace)
-    except NotFound:
-        return None
 
 
 def _object_name(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from tessera.cli.base.controller_options import build_arguments, pop_build_setti
 from tessera.cli.base.inputs import check_claim_options
 from tessera.cli.install.manifests import CONFIG_MAP, InstallChoices
 from tessera.cli.install.settings import driver_objects, read_text_settings
-from tessera.cli.install.webhook_certificate import CERT_MANAGER
+from tessera.cli.install.variants import CERT_MANAGER
 from tessera.dashboard.origins import PageNames, make_provider
 from tessera.driver.registry.credentials import read_authorities
 from tessera.kube.client.client import Client

@@ -19,7 +19,7 @@ from tessera.cli.base.inputs import (
     read_text,
 )
 from tessera.cli.base.page_options import origin_option, prometheus_options, provider_options, without_token_option
-from tessera.cli.install.protections import PROTECTIONS
+from tessera.cli.install.variants import PROTECTIONS
 from tessera.text import one_line
 
 if TYPE_CHECKING:
@@ -383,7 +383,7 @@ async def _read_policy(kubeconfig: Path | None, context: str | None) -> str:
 
 
 def _show(choices: "InstallChoices", output: Output) -> None:
-    from tessera.cli.install.rendering import render
+    from tessera.cli.install.apply import render
     from tessera.doctor.manifests import format_manifests
 
     objects = render(choices)
@@ -409,12 +409,13 @@ async def _install(
         FIELD_MANAGER,
         apply_all,
         next_steps,
+        render,
         result_line,
         summary_line,
         withdraw_removals,
     )
     from tessera.cli.install.choices import save
-    from tessera.cli.install.owners import find_owner, refuse_install
+    from tessera.cli.install.ownership import find_owner, refuse_install
     from tessera.cli.install.preflight import (
         ask_cluster,
         immutable_config_map,
@@ -424,7 +425,6 @@ async def _install(
         refuse_instaslice,
         warnings,
     )
-    from tessera.cli.install.rendering import render
     from tessera.clock import SystemClock
 
     async with connect(FIELD_MANAGER, kubeconfig, context) as client:

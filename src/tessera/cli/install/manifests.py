@@ -9,8 +9,8 @@ Rules:
 - they may evict pods only if the user chose so;
 - pods that use GPUs without a request are refused, admitted with a warning, or admitted; namespaces may be exempt;
 - the webhook's port is open to all addresses, or only to those of the API servers;
-- protections are left out if the user says so (:mod:`tessera.cli.install.protections`);
-- the webhook's certificate is its own, or cert-manager's (:mod:`tessera.cli.install.webhook_certificate`);
+- protections are left out if the user says so, and the webhook's certificate is its own or cert-manager's
+  (:mod:`tessera.cli.install.variants`);
 - on OpenShift, pods get rights to its security context constraints;
 - the controller gets the site's options about registries, new nodes and builds, and the certificate authorities of
   its registries: a ConfigMap, mounted into its pod. The controller reads that file when it starts, so an annotation of
@@ -41,8 +41,7 @@ from tessera.api.names import (
     REPAIRS_MAP,
     SYSTEM_NAMESPACE,
 )
-from tessera.cli.install.protections import without_protections
-from tessera.cli.install.webhook_certificate import CERT_MANAGER, OWN, with_cert_manager
+from tessera.cli.install.variants import CERT_MANAGER, OWN, with_cert_manager, without_protections
 from tessera.gpu_operator.driver_policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
 from tessera.gpu_operator.policy_objects import POLICY_KIND
 from tessera.gpu_operator.settings_reader import NamedConfig, OperatorSettings

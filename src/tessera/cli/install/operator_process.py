@@ -35,7 +35,7 @@ import msgspec
 
 from tessera.api.names import NODE_GROUPS_KEY, REPAIRS_KEY
 from tessera.cli.base.connection import CommandError
-from tessera.cli.install.apply import apply_all, result_line
+from tessera.cli.install.apply import apply_all, render, result_line
 from tessera.cli.install.choices import choices_from
 from tessera.cli.install.command import command
 from tessera.cli.install.manifests import InstallChoices, Manifest
@@ -45,7 +45,6 @@ from tessera.cli.install.preflight import (
     missing_namespace,
     refuse_instaslice,
 )
-from tessera.cli.install.rendering import render
 from tessera.clock import Clock, until_set
 from tessera.driver.registry.credentials import parse_authorities
 from tessera.kube.client.client import Client

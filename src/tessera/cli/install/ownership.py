@@ -1,4 +1,8 @@
-"""The owners of the objects and fields of an installation.
+"""The owners of an installation, and of its objects and fields.
+
+An installation may belong to a Helm release, or to the operator of the OLM bundle. Each of them writes all objects
+again, by its own settings. So a command that changes or removes the installation leaves it to its owner, and names the
+command that does the same.
 
 Fields that kubectl applied count as those of an earlier installation: server-side apply removes a field only if nobody
 else set it. So such fields become ours before an object is applied. Definitions and objects of NVIDIA's kinds that
@@ -16,11 +20,13 @@ Rules for ConfigMaps in tessera-system with a file that an option of ``tessera i
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.names import NODE_GROUPS_MAP, REPAIRS_MAP
-from tessera.cli.install.manifests import CONFIG_MAP, Manifest
+import msgspec
+
+from tessera.api.names import NODE_GROUPS_MAP, REPAIRS_MAP, SYSTEM_NAMESPACE
+from tessera.cli.install.manifests import AGENT, CONFIG_MAP, Manifest
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, NotFound
-from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.client.errors import Conflict, Forbidden, NotFound
+from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, DEPLOYMENTS, Resource
 from tessera.nesting import decode_json
 
 #: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
@@ -192,3 +198,137 @@ def _is_of_others(item: Mapping[str, Any]) -> bool:
     annotations = (metadata.get("annotations") or {}).keys() - {LAST_APPLIED}
     held = (metadata.get(key) for key in ("finalizers", "ownerReferences"))
     return any((item.get("data"), item.get("binaryData"), labels, annotations, *held))
+
+
+async def take_over(client: Client, resource: Resource[dict[str, Any]], item: dict[str, Any], manager: str) -> None:
+    """Makes the fields that kubectl applied ours; tries again if another client writes the object meanwhile."""
+    name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
+    while True:
+        metadata = item["metadata"]
+        owners = take_over_fields(metadata.get("managedFields", ()), manager, item["apiVersion"])
+        if owners is None:
+            return
+        try:
+            version = metadata["resourceVersion"]
+            patch = {"metadata": {"managedFields": owners}}
+            await client.merge_patch(resource, name, patch, namespace, resource_version=version)
+        except Conflict:
+            item = await client.get(resource, name, namespace)
+        else:
+            return
+
+
+def content_of(item: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The part of an object that a user sets: without its status, and without metadata of the server and of kubectl."""
+    if item is None:
+        return {}
+    annotations = {
+        key: value for key, value in (item["metadata"].get("annotations") or {}).items() if key != LAST_APPLIED
+    }
+    metadata = {"labels": item["metadata"].get("labels"), "annotations": annotations}
+    return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
+
+
+async def list_objects(
+    client: Client, resource: Resource[dict[str, Any]], namespace: str | None = None, name: str = ""
+) -> Sequence[dict[str, Any]]:
+    """The objects of a kind, or those of a name; none where the server does not know the kind."""
+    try:
+        return (await client.list(resource, namespace, field_selector=f"metadata.name={name}" if name else None)).items
+    except NotFound:
+        return ()
+
+
+async def get_object(
+    client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None
+) -> dict[str, Any] | None:
+    """An object, or None."""
+    try:
+        return await client.get(resource, name, namespace)
+    except NotFound:
+        return None
+
+
+#: The Deployment of the OLM bundle's operator, by its label.
+_OPERATOR = "app.kubernetes.io/name=tessera-operator"
+_BINDINGS: Resource[dict[str, Any]] = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False, dict[str, Any]
+)
+_RELEASE = "meta.helm.sh/release-name"
+_NAMESPACE = "meta.helm.sh/release-namespace"
+
+
+class HelmRelease(msgspec.Struct, frozen=True):
+    """A release of the chart."""
+
+    name: str
+    namespace: str
+
+
+class BundleOperator(msgspec.Struct, frozen=True):
+    """The operator of the OLM bundle."""
+
+    namespace: str
+
+
+Owner = HelmRelease | BundleOperator
+
+
+async def find_owner(client: Client) -> Owner | None:
+    """The owner of the installation; None if it is free, or if the user may not see it.
+
+    A missing right is named by the request that needs it.
+    """
+    try:
+        agent = await get_object(client, DAEMONSETS.as_dicts(), AGENT, SYSTEM_NAMESPACE)
+        annotations = (agent or {}).get("metadata", {}).get("annotations") or {}
+        if release := annotations.get(_RELEASE):
+            return HelmRelease(release, annotations.get(_NAMESPACE, ""))
+        found = (await client.list(DEPLOYMENTS.as_dicts(), label_selector=_OPERATOR)).items
+        bound = await _bound_accounts(client) if found else frozenset()
+        for each in found:
+            namespace = each["metadata"]["namespace"]
+            # Whoever may create a Deployment in some namespace can give it this label, but not these rights.
+            if (namespace, each["spec"]["template"]["spec"].get("serviceAccountName", "default")) in bound:
+                return BundleOperator(namespace)
+    except Forbidden:
+        pass
+    return None
+
+
+async def _bound_accounts(client: Client) -> frozenset[tuple[str, str]]:
+    """Namespace and name of every account that has rights in the whole cluster."""
+    subjects: list[dict[str, Any]] = []
+    for binding in (await client.list(_BINDINGS)).items:
+        subjects += binding.get("subjects") or ()
+    return frozenset(
+        (each.get("namespace", ""), each.get("name", "")) for each in subjects if each.get("kind") == "ServiceAccount"
+    )
+
+
+def refuse_install(owner: Owner) -> str:
+    """The text for a user who would install over another owner's installation."""
+    if isinstance(owner, HelmRelease):
+        return (
+            f'error: Helm installed Tessera as release "{owner.name}"; nothing was changed. To change it: helm upgrade'
+            f" {owner.name} CHART -n {owner.namespace} --reset-then-reuse-values. To leave Helm: helm uninstall"
+            f" {owner.name} -n {owner.namespace}, then run this command again"
+        )
+    return (
+        f"error: the operator in namespace {owner.namespace} installs Tessera; nothing was changed. To change it, write"
+        f' the options into the key "options" of ConfigMap {owner.namespace}/tessera-install; to install without it,'
+        " first delete its Subscription and its ClusterServiceVersion"
+    )
+
+
+def refuse_uninstall(owner: Owner) -> str:
+    """The text for a user who would remove another owner's installation."""
+    if isinstance(owner, HelmRelease):
+        return (
+            f'error: Helm installed Tessera as release "{owner.name}"; run: helm uninstall {owner.name}'
+            f" -n {owner.namespace}"
+        )
+    return (
+        f"error: the operator in namespace {owner.namespace} would install Tessera again; first delete its Subscription"
+        " and its ClusterServiceVersion, then run this command again"
+    )

@@ -8,8 +8,9 @@ import msgspec
 from tessera import __version__
 from tessera.api.names import LAB_SUFFIX
 from tessera.cli.base.simulated_cluster import server_version
-from tessera.cli.install.apply import driver_objects, get_object, list_objects
+from tessera.cli.install.apply import driver_objects
 from tessera.cli.install.manifests import InstallChoices
+from tessera.cli.install.ownership import get_object, list_objects
 from tessera.doctor.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.doctor.platform_checks import REMOVE_IT, is_instaslice
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES

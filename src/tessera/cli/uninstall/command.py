@@ -14,8 +14,8 @@ from tessera.cli.base.grammar import Output, output_option
 from tessera.text import count_noun
 
 if TYPE_CHECKING:
+    from tessera.cli.uninstall.nodes import Result
     from tessera.cli.uninstall.removal import RemovalOptions
-    from tessera.cli.uninstall.results import Result
     from tessera.clock import Clock
     from tessera.kube.client.client import Client
 
@@ -110,7 +110,7 @@ def parse_removal(arguments: Sequence[str]) -> "RemovalOptions":
 async def _uninstall(
     options: "RemovalOptions", kubeconfig: Path | None, context: str | None, output: Output, *, may_ask: bool
 ) -> int:
-    from tessera.cli.install.owners import find_owner, refuse_uninstall
+    from tessera.cli.install.ownership import find_owner, refuse_uninstall
     from tessera.clock import SystemClock
 
     async with connect(COMPONENT, kubeconfig, context) as client:
@@ -120,7 +120,7 @@ async def _uninstall(
             _confirm()
         results = await report_removal(client, SystemClock(), options, (lambda _: None) if output.for_programs else say)
     if output.for_programs:
-        from tessera.cli.uninstall.results import Left
+        from tessera.cli.uninstall.nodes import Left
 
         left = [each for each in results if isinstance(each, Left)]
         removed = [each for each in results if not isinstance(each, Left)]
@@ -136,8 +136,8 @@ async def report_removal(
     Raises:
         CommandError: a right is missing.
     """
+    from tessera.cli.uninstall.nodes import Unfinished
     from tessera.cli.uninstall.removal import remove_all
-    from tessera.cli.uninstall.results import Unfinished
     from tessera.kube.client.errors import Forbidden
 
     results: list[Result] = []
@@ -164,14 +164,14 @@ async def report_removal(
 
 def has_left(results: "Sequence[Result]") -> bool:
     """True if something stays that should go."""
-    from tessera.cli.uninstall.results import Left
+    from tessera.cli.uninstall.nodes import Left
 
     return any(isinstance(each, Left) for each in results)
 
 
 def lines(result: "Result", *, dry: bool) -> Iterator[str]:
     """The lines for one result."""
-    from tessera.cli.uninstall.results import Left
+    from tessera.cli.uninstall.nodes import Left
 
     if isinstance(result, Left):
         yield f"{result.name} stays: {result.reason}"
@@ -182,7 +182,7 @@ def lines(result: "Result", *, dry: bool) -> Iterator[str]:
 
 def summary(results: "Sequence[Result]", *, dry: bool) -> str:
     """The last line."""
-    from tessera.cli.uninstall.results import Left
+    from tessera.cli.uninstall.nodes import Left
 
     left = sum(isinstance(each, Left) for each in results)
     if dry:

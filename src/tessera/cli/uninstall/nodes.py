@@ -1,5 +1,7 @@
 """Asks the agents to leave their nodes, waits for their answers, and removes Tessera's fields from the Nodes.
 
+The results are those of every step of a removal: what was done, what is left, and what is in the way.
+
 Patches remove the fields of a Node that Tessera's processes have set. The API server records the owner of each field
 (``metadata.managedFields``), and each of Tessera's processes writes under names of its own. So there is no list of
 labels to keep up to date, and a label that somebody else set under the same name stays. Fields that another owner holds
@@ -28,12 +30,65 @@ from tessera.api.nodes.node_marks import (
     read_answer,
 )
 from tessera.cli.install.adoption import DEPLOY_PREFIX
-from tessera.cli.uninstall.results import Done, Left, Result, Unfinished
 from tessera.clock import Clock
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import NODES, PODS, Node
 from tessera.kube.watch.informer import Informer, InformerGroup
+
+
+class Done(msgspec.Struct, frozen=True):
+    """One thing that was done, or that a dry run would do.
+
+    Attributes:
+        name: the object as kubectl prints it, with its namespace: ``daemonset.apps/tessera-agent in tessera-system``.
+        result: what happened to it.
+        notes: for people: what stays by design, with the command that removes it.
+    """
+
+    name: str
+    result: Literal[
+        "deleted",
+        "asked",
+        "left by its agent",
+        "waits",
+        "cleaned",
+        "ungated",
+        "told",
+        "driver removed",
+        "given back",
+        "kept",
+    ]
+    notes: tuple[str, ...] = ()
+
+
+class Left(msgspec.Struct, frozen=True):
+    """Something that stays though it should go.
+
+    Attributes:
+        name: the object, as in :class:`Done`.
+        reason: why it stays, and what to do.
+    """
+
+    name: str
+    reason: str
+
+
+#: One result of a step.
+Result = Done | Left
+
+
+class Unfinished(Exception):  # noqa: N818 - no error of the program
+    """The removal cannot go on now; the same command goes on later.
+
+    Attributes:
+        left: what is in the way.
+    """
+
+    def __init__(self, *left: Left) -> None:
+        super().__init__("; ".join(f"{each.name}: {each.reason}" for each in left))
+        self.left = left
+
 
 Json = Mapping[str, Any]
 

@@ -18,11 +18,17 @@ import msgspec
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import DRIVER_APP
-from tessera.cli.install.apply import FIELD_MANAGER, driver_objects, get_object, list_objects
+from tessera.cli.install.apply import FIELD_MANAGER, driver_objects
 from tessera.cli.install.manifests import CONFIG_ROLE
-from tessera.cli.install.ownership import has_applied, has_installed, is_made_class, withdraw_file
-from tessera.cli.uninstall.nodes import OURS
-from tessera.cli.uninstall.results import Done, Result
+from tessera.cli.install.ownership import (
+    get_object,
+    has_applied,
+    has_installed,
+    is_made_class,
+    list_objects,
+    withdraw_file,
+)
+from tessera.cli.uninstall.nodes import OURS, Done, Result
 from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.kube.client.client import Client

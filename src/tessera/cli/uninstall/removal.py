@@ -45,9 +45,9 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.node_marks import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, RemovalRequest
 from tessera.cli.install.adoption import STOPPED_KEY, restore_patch
-from tessera.cli.install.apply import get_object, list_objects
 from tessera.cli.install.manifests import AGENT, CONTROLLER, MPS_HOST, WEBHOOK
-from tessera.cli.uninstall.nodes import ask_agents, clean_nodes, wait_for_agents
+from tessera.cli.install.ownership import get_object, list_objects
+from tessera.cli.uninstall.nodes import Done, Left, Result, ask_agents, clean_nodes, wait_for_agents
 from tessera.cli.uninstall.objects import (
     InstalledObject,
     delete_definitions,
@@ -55,7 +55,6 @@ from tessera.cli.uninstall.objects import (
     delete_object,
     delete_objects,
 )
-from tessera.cli.uninstall.results import Done, Left, Result
 from tessera.clock import Clock, rfc3339
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
