@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.handover.test_workloads import CLONE_SET_DEFINITION
+from tests.handover.test_satellite import CLONE_SET_DEFINITION
 from tests.support.mortal_transport import ForwardingTransport
 from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import ADMIN, Lab, in_lab

@@ -1,10 +1,20 @@
-"""A world in which drivers are managed has what that takes, at the rates that its costs declare."""
+"""A world in which drivers are managed has what that takes, at its declared rates; images resolve."""
 
 import pytest
 
+from tessera.clock import SystemClock
 from tessera.driver.build.orders import BUILDAH_IMAGE
-from tessera.driver.images import Outcome
-from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, build_catalogue, builder_image, driver_image
+from tessera.driver.driver_sets import PoolKey
+from tessera.driver.images import ImageKind, ImageQuery, Outcome
+from tessera.gpu_operator.driver_policy import ImageSource
+from tessera_lab.drivers.driver_catalogue import (
+    INTERNAL_REGISTRY,
+    SimulatedResolver,
+    build_catalogue,
+    builder_image,
+    driver_image,
+)
+from tessera_lab.kubelet.images.catalogue import ImageCatalogue, SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
 
 COSTS = CostModel(public_mib_s=50, internal_mib_s=200, unpack_mib_s=100, toolkit_mib=130, precompiled_mib=600)
@@ -46,3 +56,44 @@ def test_an_image_that_was_not_named_is_a_workload_s() -> None:
     assert image is not None
     assert image.size_mib == COSTS.workload_mib
     assert image.program is None
+
+
+KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
+POOL = PoolKey(os_id="rhcos", os_version="4.13", kernel=KERNEL, architecture="amd64")
+SOURCE = ImageSource(repository="quay.io/vemporop", image="nvidia-gpu-driver", version="525.125.06")
+REFERENCE = f"quay.io/vemporop/nvidia-gpu-driver:525.125.06-{KERNEL}-rhcos4.13"
+
+
+def query(kind: ImageKind = ImageKind.PRECOMPILED, source: ImageSource = SOURCE) -> ImageQuery:
+    return ImageQuery(source=source, pool=POOL, kind=kind)
+
+
+async def test_what_is_named_is_found_and_pinned() -> None:
+    catalogue = ImageCatalogue({REFERENCE: SimulatedImage(size_mib=2)})
+    found = await SimulatedResolver(catalogue, SystemClock()).resolve(query())
+    assert (found.outcome, found.reference, found.size_bytes) == (Outcome.FOUND, REFERENCE, 2 << 20)
+    assert catalogue.find(found.pinned) is catalogue.find(REFERENCE)
+
+
+async def test_what_is_not_named_is_not_found_though_it_could_be_pulled() -> None:
+    registry = SimulatedResolver(ImageCatalogue(), SystemClock())
+    answer = await registry.resolve(query())
+    assert answer.outcome is Outcome.NOT_FOUND
+    assert answer.tried[0].reference == REFERENCE
+    assert registry.asked == [query()]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNAUTHORIZED, Outcome.UNREACHABLE, Outcome.WRONG_ARCHITECTURE])
+async def test_a_refusal_counts_before_what_is_not_there(outcome: Outcome) -> None:
+    catalogue = ImageCatalogue({REFERENCE: SimulatedImage()})
+    catalogue.refuse(REFERENCE, outcome)
+    answer = await SimulatedResolver(catalogue, SystemClock()).resolve(query())
+    assert answer.outcome is outcome
+    assert len(answer.tried) > 1
+
+
+async def test_a_source_in_halves_is_said_to_be_one() -> None:
+    halves = ImageSource(repository="quay.io/vemporop", image="nvidia-gpu-driver")
+    answer = await SimulatedResolver(ImageCatalogue(), SystemClock()).resolve(query(source=halves))
+    assert answer.outcome is Outcome.NOT_FOUND
+    assert answer.tried[0].text
