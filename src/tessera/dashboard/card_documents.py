@@ -10,7 +10,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, GPU_RESOURCES, PINNED_ANNOTATION, resource_of
 from tessera.api.nodes.health import CardHealth, CardState, name_source
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
-from tessera.clock import parse_rfc3339
+from tessera.clock import parse_time_or_zero
 from tessera.dashboard.documents import (
     CardDocument,
     Document,
@@ -317,7 +317,7 @@ def waiting_pod(pod: Pod, row: QueuedPod | None = None) -> WaitingDocument | Non
         namespace=pod.metadata.namespace,
         pod=pod.metadata.name,
         requests=", ".join(f"{count} x {name.removeprefix(_RESOURCES)}" for name, count in sorted(amounts.items())),
-        since=_created(pod),
+        since=parse_time_or_zero(pod.metadata.creation_timestamp),
         owner=pod.workload,
         gated=gated,
     )
@@ -340,13 +340,6 @@ def _in_queue(waiting: WaitingDocument, row: QueuedPod) -> WaitingDocument:
         basis="waits" if row.start.waits else row.start.basis,
         starts=row.start.starts,
     )
-
-
-def _created(pod: Pod) -> float:
-    try:
-        return parse_rfc3339(pod.metadata.creation_timestamp or "")
-    except ValueError:
-        return 0.0
 
 
 def _count_starting(fleet: FleetUsage, pods: Iterable[Pod]) -> int:

@@ -15,10 +15,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from tessera.clock import Clock
 from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
 from tessera.dashboard.rights import KUEUE_NAMED
-from tessera.explain.kueue_rows import KueueRow, rows_of
+from tessera.explain.kueue_rows import rows_of
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden
 from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS
@@ -114,7 +116,7 @@ class KueueSource:
         parts = share_out({name: len(each.workloads) for name, each in found.namespaces.items()})
         for namespace, reading in found.namespaces.items():
             rows = rows_of(reading, now, parts[namespace])
-            documents |= {f"workload/{namespace}/{row.workload}": _document(row) for row in rows}
+            documents |= {f"workload/{namespace}/{row.workload}": WorkloadDocument(**asdict(row)) for row in rows}
             documents |= _unshown(namespace, len(reading.workloads) - len(rows))
             await asyncio.sleep(0)  # other readers of the page wait for one namespace at most
         room = KUEUE_NAMED - len(found.namespaces)
@@ -157,19 +159,3 @@ def share_out(sizes: Mapping[str, int]) -> dict[str, int]:
 
 def _unshown(namespace: str, number: int) -> dict[str, Document]:
     return {f"unshown/{namespace}": UnshownDocument(namespace=namespace, workloads=number)} if number else {}
-
-
-def _document(row: KueueRow) -> WorkloadDocument:
-    return WorkloadDocument(
-        namespace=row.namespace,
-        workload=row.workload,
-        owner=row.owner,
-        queue=row.queue,
-        since=row.since,
-        position=row.position,
-        of=row.of,
-        of_more=row.of_more,
-        among_all=row.among_all,
-        case=row.case,
-        verdict=row.verdict,
-    )
