@@ -111,7 +111,8 @@ function queueFor(waiting: Waiting[]): string {
 /** The cards with room, in words; or why there is none. */
 function Places({ found, room, waiting, onOpen }: PlacesProps) {
   const ids = found.groups.flatMap((group) => group.ids);
-  const queue = queueFor(waiting.get(resourceOf(room)) ?? []);
+  const waits = waiting.get(resourceOf(room)) ?? [];
+  const [queue, isReserved] = [queueFor(waits), waits.some((pod) => pod.case === "reserved")];
   if (ids.length === 0) {
     return (
       <p role="status">
@@ -131,7 +132,8 @@ function Places({ found, room, waiting, onOpen }: PlacesProps) {
   }
   return (
     <p role="status">
-      {count(ids.length, "card")} {ids.length === 1 ? "has" : "have"} room for {roomName(room)}:{" "}
+      {count(ids.length, "card")} {ids.length === 1 ? "has" : "have"} room for {roomName(room)}
+      {isReserved && ", reserved for pods that go first"}:{" "}
       {ids.slice(0, NAMED).map((id, number) => {
         const card = store.cards.get(id);
         return (

@@ -77,7 +77,9 @@ def test_a_slice_that_is_exchanged_says_why_nobody_uses_it() -> None:
 
 def test_a_lease_that_looks_unused_so_far_says_from_when_on_that_counts() -> None:
     for looks, evidence, counts_from in (
-        (every(30, 40, None), "held for 30 s, no process yet", GRACE),
+        (every(30, 40, None), "held for 30 s, no process yet", None),
+        (every(30, 70, None), "held for 1 min, no process yet", GRACE),
+        (every(30, 40, 0.0, OWN), "held for 30 s, at most 0.0% busy so far", None),
         (every(60, 480, 0.0, OWN), "held for 8 min, at most 0.0% busy so far", WINDOW),
         ([*every(60, 480, 0.0, OWN), (600, 0.0, ())], "no process for 2 min", WINDOW),
         (every(60, 480, None, OWN), "processes hold it, and its activity cannot be measured", None),

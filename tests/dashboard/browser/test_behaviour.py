@@ -61,7 +61,9 @@ def test_the_room_says_which_part_of_it_is_not_for_every_pod(visit: Visits, live
         " 3 pods will take a part of it: they have their place, and start now."
         ' 1 waiting pod found none of it: it became free just now, or their nodes are others (choose "why").'
     )
-    expect(room.get_by_role("button", name="2 shares reserved")).to_be_visible()
+    room.get_by_role("button", name="2 shares reserved").click()
+    expect(room.get_by_role("status")).to_contain_text("room for share, reserved for pods that go first: gpu-")
+    room.get_by_role("button", name="2 shares reserved").click()
     visitor.page.get_by_role("button", name="gpu-4, card 0").first.click()
     sheet = visitor.page.get_by_role("complementary", name="Card")
     expect(sheet.get_by_text("Its node takes no new pods: it is cordoned, or not ready.")).to_be_visible()

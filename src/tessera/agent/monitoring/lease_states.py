@@ -41,6 +41,8 @@ ENDED_LEASES = 1_000
 GRACE = 600.0
 #: Seconds over which activity and processes are judged; gpu-pruner's default is the same.
 WINDOW = 1800.0
+#: Seconds after which a device may look unused: meanwhile images load and programs start.
+SOON = 60.0
 #: Share of time from which on a device is busy.
 BUSY = 0.01
 #: Seconds for which a lease that has ended is remembered.
@@ -290,7 +292,7 @@ def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str, 
     held = now - history.began
     if history.last_process is None:
         if held < GRACE:
-            return LeaseState.UNKNOWN, f"held for {_minutes(held)}, no process yet", GRACE
+            return LeaseState.UNKNOWN, f"held for {_minutes(held)}, no process yet", GRACE if held >= SOON else None
         return LeaseState.NEVER_USED, f"no process in the {_minutes(held)} since it is held", None
     quiet = now - history.last_process
     if quiet >= WINDOW:
@@ -301,11 +303,12 @@ def _decide(use: _Use, history: _History, now: float) -> tuple[LeaseState, str, 
     if use.unread is not None:
         return LeaseState.UNKNOWN, f"its processes cannot be read: {use.unread.value}", None
     if quiet > 0:
-        return LeaseState.UNKNOWN, f"no process for {_minutes(quiet)}", WINDOW
+        return LeaseState.UNKNOWN, f"no process for {_minutes(quiet)}", WINDOW if quiet >= SOON else None
     if highest is None:
         return LeaseState.UNKNOWN, "processes hold it, and its activity cannot be measured", None
     if held < WINDOW:
-        return LeaseState.UNKNOWN, f"held for {_minutes(held)}, at most {percent(highest, 1)} busy so far", WINDOW
+        evidence = f"held for {_minutes(held)}, at most {percent(highest, 1)} busy so far"
+        return LeaseState.UNKNOWN, evidence, WINDOW if held >= SOON else None
     holds = "has a process" if use.memory is None else f"holds {use.memory / 2**30:.1f} GiB"
     return LeaseState.RESIDENT, f"{holds}, at most {percent(highest, 1)} busy in {_minutes(WINDOW)}", None
 
