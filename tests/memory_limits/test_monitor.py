@@ -113,6 +113,33 @@ def test_nothing_is_decided_while_kubelet_does_not_list_users(node: Node) -> Non
     play(node, EnforcementMode.KILL, story)
 
 
+def test_shares_are_sampled_as_often_after_a_silence_of_kubelet(node: Node) -> None:
+    async def story() -> None:
+        hog, _ = await hog_and_neighbour(node)
+        await asyncio.sleep(12)
+        node.kubelet_answers = False
+        await asyncio.sleep(5)
+        node.kubelet_answers = True
+        await asyncio.sleep(16)
+        assert hog.wait(60) == -signal.SIGTERM
+
+    play(node, EnforcementMode.KILL, story)
+
+
+@pytest.mark.parametrize("idle", [7, 32, 61.5])
+def test_a_pod_that_takes_the_whole_card_at_once_ends_in_one_period_however_long_nobody_held_a_share(
+    node: Node, idle: float
+) -> None:
+    async def story() -> None:
+        await node.share(4)
+        await asyncio.sleep(idle)
+        greedy = node.process(await node.pod("greedy", f"{node.gpu}::0"), 39.9)
+        await asyncio.sleep(5.1)
+        assert greedy.wait(60) == -signal.SIGTERM
+
+    play(node, EnforcementMode.KILL, story)
+
+
 def test_a_card_that_cannot_be_read_decides_nothing(node: Node) -> None:
     async def story() -> None:
         hog, _ = await hog_and_neighbour(node)

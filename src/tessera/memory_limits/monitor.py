@@ -339,12 +339,12 @@ class MemoryMonitor(MemoryWatch):
             changes = self._changes.about(Fact.OFFER | Fact.SLICES | Fact.PODS if watches else Fact.OFFER)
             count = changes.count
             busy = await self.take_sample()
-            if not busy:  # a pod has no share of a new offer yet, and a new pod uses nothing yet
+            if not busy:  # a pod that has just come uses nothing yet
                 await changes.wait(count, IDLE_PERIOD - PERIOD if watches else None)
             await self._clock.sleep(PERIOD)
 
     async def take_sample(self) -> bool:
-        """Takes one sample and carries out the decisions; returns true if any pod holds or uses a share."""
+        """Takes one sample and carries out the decisions; returns true if any pod holds or uses a share, or may."""
         cards, grants = await self._read()
         pods = {cgroup_uid(pod): pod for pod in self._inputs.live_pods()}
         self._update_metrics(cards, grants, pods)
@@ -356,7 +356,8 @@ class MemoryMonitor(MemoryWatch):
         for decision in self._policy.handle(sample):
             if decision.action is not MemoryAction.STRANGER or decision.pod != self._own_pod:
                 await self._enforcement.enforce(decision, by_device[decision.device], pods)
-        return bool(grants) or any(card.uses for card in cards)
+        held = any(self._grants.shares.values())  # also while kubelet does not answer
+        return held or bool(grants) or any(card.uses for card in cards)
 
     async def _read(self) -> tuple[tuple[CardUse, ...], tuple[MemoryGrant, ...]]:
         """The shared cards that can be read, and the pods' grants; both empty if kubelet does not answer."""
