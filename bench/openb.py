@@ -11,8 +11,8 @@ medians in FGD's repository at the same marks; its random streams are Go's, so o
 
 Rules: ``best-fit`` takes the node with the least cards and CPU left. ``FGD`` takes the least growth of fragmentation
 over the typical pods of the whole trace, in FGD's whole points, of equals the fullest node. ``product`` is the code by
-which Tessera ranks nodes in managed namespaces, ``tessera.placement.ratings``. It learns the typical pods from those
-that have started, and adds to FGD:
+which Tessera ranks nodes in managed namespaces, ``tessera.placement.node_ratings``. It learns the typical pods from
+those that have started, and adds to FGD:
 
 - A free card of a node with too little CPU or memory is worth less, so pods with much CPU go where CPU is plentiful.
 - A pod of one card does not open an empty node of several while another one has room.

@@ -139,8 +139,8 @@ class ConnectionPort(ABC):
         bounds: the limits.
 
     Attributes:
-        unfinished_bytes: returns the bytes of all requests that are not answered yet.
-        connections: returns the number of open connections.
+        connections: number of open connections.
+        unfinished_bytes: bytes of all requests that are not answered yet.
     """
 
     def __init__(self, name: str, context: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS) -> None:

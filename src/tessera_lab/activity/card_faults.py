@@ -1,7 +1,7 @@
 """Breaks and mends simulated cards, as their hardware and driver would show it.
 
 A fault changes what NVML answers; nobody tells the agent. What the driver asks for after an XID follows NVIDIA's
-catalogue (:data:`tessera.agent.health.fault.CATALOGUE`): XID 79 is a card that fell off the bus; an XID that needs a
+catalogue (:data:`tessera.agent.health.policy.CATALOGUE`): XID 79 is a card that fell off the bus; an XID that needs a
 reset or a reboot makes the driver ask for it until that has happened; other XIDs are only reported.
 """
 

@@ -7,7 +7,7 @@ reason; the agent never resets it here and touches nothing on it.
 A slice has a position on the node: card, profile, first memory slot; the device plugin's ID names it.
 
 A card that ResourceClaims get whole is a card with one place, whose profile is :data:`~tessera.api.names.CLAIMED_CARD`;
-one that they get in shares has a place for each, of the profile :data:`~tessera.api.names.CLAIMED_SHARE`.
+one that they get in shares has a place for each, of the profile :data:`~tessera.mig.names.CLAIMED_SHARE`.
 """
 
 from collections import Counter

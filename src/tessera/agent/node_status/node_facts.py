@@ -108,8 +108,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         offers = node_offers(self.inventory, self.sharing.offer, on_demand=self.on_demand - self.leaving)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
         state |= {MPS_HOST_LABEL: "true"} if self.needs_mps_host else {}
-        mixed = len({gpu.info.name for gpu in self.inventory.gpus}) > 1
-        cards = [ListedCard(gpu.info.index, gpu.uuid, gpu.info.name * mixed) for gpu in self.inventory.gpus]
+        infos = [gpu.info for gpu in self.inventory.gpus]
+        mixed = len({info.name for info in infos}) > 1
+        cards = [ListedCard(info.index, info.uuid, info.name if mixed else "") for info in infos]
         annotations = {
             OFFERS_ANNOTATION: encode_offers(offers),
             CARDS_ANNOTATION: encode_cards(cards, self.faults, self.held_withheld),

@@ -236,8 +236,11 @@ class AllocationCalls:
         closed_devices: returns the UUIDs of devices that must not be allocated now.
 
     Attributes:
+        cdi: the CDI file, and the containers that hold devices.
+        closed_devices: returns the UUIDs of devices that must not be allocated now.
         decided: the offer in force.
-        cdi: see above, as ``strategies``, ``is_joint`` and ``closed_devices``.
+        is_joint: true if a container of this node may have devices of several resources.
+        strategies: the sharing strategies.
     """
 
     def __init__(

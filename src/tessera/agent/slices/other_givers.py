@@ -6,8 +6,8 @@ same rules; it only hands them out.
 By a loan a pod keeps its address and volumes, and its next start has another slice. What a pod requests never changes
 in Kubernetes: its device, its part of a quota, and what the scheduler counts. So a bigger slice comes with a pod of its
 own, the *lender*: it passes admission, quotas and the queue as any pod, and holds the slice. It names the pod that gets
-it by the annotation ``tessera.dev/lends-to`` and by an owner reference with its UID, so
-Kubernetes deletes it with that pod. Rules:
+it by the annotation ``tessera.dev/lends-to`` and by an owner reference with its UID, so Kubernetes deletes it with that
+pod. Rules:
 
 1.  A lender's own containers never get its slice: their device is empty. It has no init container with slices. A pod
     whose container has its slice lends nothing, and a pod whose slice is lent starts no container with it. So a slice

@@ -6,7 +6,7 @@ A pure function, so a profile can be tried before a node is touched. The rules, 
    upstream's default (``nvidia.com/gpu``; for MIG devices that too under ``single``, ``nvidia.com/mig-<profile>`` under
    ``mixed``);
 2. each entry of the profile picks devices of one resource and divides them. If two pick one device, the block that
-   comes first in :data:`~tessera.api.sharing.profile.SHARING_RULES` counts, and of one block the later entry, so
+   comes first in :data:`~tessera.api.sharing.devices.SHARING_RULES` counts, and of one block the later entry, so
    ``all`` followed by a single card is a rule with an exception;
 3. a device that no entry picks stays whole under its own name.
 
