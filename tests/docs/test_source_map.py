@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,8 @@ OTHERS = {"vllm/platforms/interface.py"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Ends of names in backticks that are paths of this tree.
 PATH = re.compile(r"`([\w./-]+(?:\.py|\.toml|\.yaml|\.md|/))`")
+#: What a docstring or a comment refers to by its full name.
+REFERENCE = re.compile(r":(?:mod|class|func|meth|data|attr|exc):`~?(tessera(?:_lab)?(?:\.\w+)+)`")
 
 
 @cache
@@ -64,3 +67,26 @@ def test_how_it_works_lists_every_satellite_as_the_source_does() -> None:
     ]
     table = HOW_IT_WORKS.read_text(encoding="utf-8").partition("| satellite | folders |")[2].partition("\n\n")[0]
     assert table.strip().splitlines()[2:] == rows
+
+
+def test_every_name_that_a_docstring_refers_to_exists() -> None:
+    src = ROOT / "src"
+    modules = {
+        ".".join(path.relative_to(src).with_suffix("").parts).removesuffix(".__init__"): path.read_text("utf-8")
+        for path in src.rglob("*.py")
+    }
+    named = {name for text in modules.values() for name in REFERENCE.findall(text)}
+    assert named
+    assert {name for name in named if not _exists(name, modules)} == set()
+
+
+def _exists(name: str, modules: Mapping[str, str]) -> bool:
+    """True if a name is a module, or its module defines what follows."""
+    module, rest = name, list[str]()
+    while module and module not in modules:
+        module, _, last = module.rpartition(".")
+        rest.append(last)
+    text = modules.get(module, "")
+    return bool(module) and all(
+        re.search(rf"^\s*(?:class |(?:async )?def |self\.)?{each}\b *[=:([,]", text, re.MULTILINE) for each in rest
+    )

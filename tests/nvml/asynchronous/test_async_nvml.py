@@ -1,6 +1,7 @@
 """Cards behind an event loop: real ones in a thread, simulated ones on the loop's clock."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tessera.clock import SystemClock
-from tessera.nvml.asynchronous import ThreadedNvml
+from tessera.nvml.asynchronous import AsyncNvml, ThreadedNvml
 from tessera.nvml.errors import DriverMismatch, InUse
 from tessera.nvml.interface import ComputeMode, GpuEvent, GpuEventKind, GpuProcess, Nvml
 from tessera.nvml.simulated.machine_access import InlineNvml
@@ -51,6 +52,27 @@ async def test_calls_are_done_in_the_order_in_which_they_were_made(machine: Simu
     async with InlineNvml(machine, HandClock()) as nvml:
         made, listed = await asyncio.gather(nvml.create_gpu_instance(gpu, "1g.5gb", 0), nvml.instances(gpu))
     assert [one.gi_id for one in listed] == [made]
+
+
+def test_every_call_of_nvml_is_a_coroutine_of_the_same_name_and_text() -> None:
+    for name in vars(Nvml).keys() & vars(AsyncNvml).keys() - {"wait_event"}:
+        if not name.startswith("_"):
+            call, found = getattr(Nvml, name), getattr(AsyncNvml, name)
+            assert inspect.iscoroutinefunction(found), name
+            assert (found.__name__, found.__doc__) == (name, call.__doc__)
+
+
+@pytest.mark.parametrize("kind", ["threads", "loop"])
+async def test_an_error_of_a_call_reaches_its_caller_and_ends_nothing(machine: SimulatedMachine, kind: str) -> None:
+    clock, gpu = HandClock(), machine.uuids()[0]
+    nvml = InlineNvml(machine, clock) if kind == "loop" else ThreadedNvml(lambda: machine, clock)
+    async with nvml:
+        machine.fail("instances", InUse)
+        with pytest.raises(InUse):
+            await nvml.instances(gpu)
+        with pytest.raises(TypeError):
+            await nvml.place()  # type: ignore[call-arg]
+        assert await nvml.instances(gpu) == []
 
 
 async def test_two_real_cards_are_cut_side_by_side_and_one_is_not(machine: SimulatedMachine) -> None:
