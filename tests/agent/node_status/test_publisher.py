@@ -9,6 +9,7 @@ import pytest
 
 from tessera.agent.base.node_objects import NodeCondition
 from tessera.agent.node_status.publisher import REPAIR_PAUSE
+from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.node_marks import CARD_CONDITIONS, CARDS_MANAGER, mark_silent
 from tessera.api.nodes.offers import decode_offers
 from tessera.clock import rfc3339
@@ -37,6 +38,20 @@ async def test_a_node_gets_labels_of_its_cards_and_its_offers(stage: Any) -> Non
     node = await stage.node()
     (offer,) = decode_offers(node["metadata"]["annotations"]["tessera.dev/offers"])
     assert (offer.resource, offer.count) == ("nvidia.com/gpu.shared", 16)
+
+
+@pytest.mark.parametrize(
+    ("cards", "products"),
+    [("2xA100-40GB", ["", ""]), ("A100-40GB,T4", ["NVIDIA A100-SXM4-40GB", "Tesla T4"])],
+)
+async def test_cards_are_named_by_their_model_where_there_are_several(
+    stage: Any, cards: str, products: list[str]
+) -> None:
+    await stage.begin()
+    stage.machine = type(stage.machine)(cards)
+    await stage.offer()
+    listed = decode_cards((await stage.node())["metadata"]["annotations"][CARDS_ANNOTATION])
+    assert [each.product for each in listed.gpus] == products
 
 
 async def test_nothing_is_written_while_facts_are_unknown(stage: Any) -> None:
