@@ -99,7 +99,7 @@ async def run_on_host(command: Sequence[str], *, nsenter: str = "nsenter", secon
 
 
 async def read_bounded(stream: asyncio.StreamReader | None, size: int) -> bytes:
-    """The beginning of the output of a process, at its end; the rest is read and dropped, so that it can end."""
+    """Reads a stream to its end and returns its first ``size`` bytes; drops the rest, so that the writer can end."""
     kept = bytearray()
     while stream is not None and (part := await stream.read(65536)):
         kept += part[: size - len(kept)]
