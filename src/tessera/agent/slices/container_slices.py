@@ -31,7 +31,7 @@ from tessera.agent.inventory.device_state import CheckedDevice, StartCheck
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.container_finder import ContainerFinder, StartingContainer, unbound_positions
 from tessera.agent.slices.events import DevicesBound
-from tessera.agent.slices.other_givers import find_lent, is_lender
+from tessera.agent.slices.loans import find_lent, is_lender
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid, resource_of
@@ -205,7 +205,7 @@ class ContainerSlices:
         ]
         return named[0] if named else pod
 
-    # Loans (tessera.agent.slices.other_givers) --------------------------------------------------------------------
+    # Loans (tessera.agent.slices.loans) --------------------------------------------------------------------
 
     def _pod(self, uid: PodUid) -> Pod | None:
         return next((pod for pod in self._pods.live_pods() if PodUid(pod.metadata.uid) == uid), None)

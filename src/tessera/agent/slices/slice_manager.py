@@ -42,7 +42,8 @@ from tessera.agent.slices.instaslice_status import (
     NodeDescription,
     instaslice_event,
 )
-from tessera.agent.slices.other_givers import MakeSliceGiver, NodeSlices, SliceGiver, recall_loans
+from tessera.agent.slices.loans import recall_loans
+from tessera.agent.slices.slice_giver import MakeSliceGiver, NodeSlices, SliceGiver
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
