@@ -221,13 +221,13 @@ class LeaderSession:
         """Decides and writes until cancelled; calls ``on_started`` once everything is listed."""
         self._slicer.handle(TimePassed(self._clock.monotonic(), self._clock.now()))  # ages begin by it
         SliceInformers(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
-        for join in self._joins:
-            join(self._term)
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
             stack.callback(self._executor.stop)
             stack.callback(self._stop_waiting)
             stack.enter_context(self._term.at_end)
+            for join in self._joins:
+                join(self._term)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             for informer in informers:
                 group.create_task(informer.run())

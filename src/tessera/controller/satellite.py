@@ -115,7 +115,7 @@ class Satellite(Protocol):
         """Prepares it for this process; the result joins a term.
 
         Raises:
-            TesseraError: an option is wrong; the text names it.
+            ValueError: an option is wrong; the text names it.
         """
         ...
 

@@ -18,10 +18,10 @@ from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, ma
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
 from tessera.controller.main import run
-from tessera.controller.satellite import ControllerOptions
+from tessera.controller.satellite import ControllerOptions, Process, Task, Term
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Transport
-from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod
+from tessera.kube.resources import CRDS, EVENTS, LEASES, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.watch.cache import WatchEvent
 from tessera.kube.watch.informer import Informer
 from tessera.mig.models import model_by_short_name
@@ -290,3 +290,66 @@ async def test_the_object_of_a_removed_node_goes_with_it(lab: Lab) -> None:
         await lab.admin.delete(NODES, "n1")
         await lab.rest()
         assert (await lab.admin.list(INSTASLICES, INSTASLICE_NAMESPACE)).items == []
+
+
+class NotingSatellite:
+    """Notes what is done with it, and fails in ``fails``."""
+
+    def __init__(self, name: str, notes: list[str], fails: str = "") -> None:
+        self.name, self.notes, self.fails = name, notes, fails
+
+    def _note(self, what: str) -> None:
+        self.notes.append(f"{self.name} {what}")
+
+    def open(self, process: Process) -> Callable[[Term], None]:
+        if self.fails == "open":
+            raise ValueError("an option is wrong")
+        process.at_end.callback(self._note, "is closed")
+        return self.join
+
+    def join(self, term: Term) -> None:
+        if self.fails == "join":
+            raise ValueError("a term cannot be joined")
+        term.at_end.callback(self._note, "has left")
+        term.tasks.append(Task(name=self.name, run=self._run, at_once=True))
+
+    async def _run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._note("works no more")
+
+
+async def test_satellites_end_after_their_tasks_and_the_last_first(lab: Lab) -> None:
+    notes: list[str] = []
+    async with lab.controller(satellites=[NotingSatellite("a", notes), NotingSatellite("b", notes)]):
+        await lab.rest()
+        assert notes == []
+    assert sorted(notes[:2]) == ["a works no more", "b works no more"]
+    assert notes[2:] == ["b has left", "a has left", "b is closed", "a is closed"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "ends"),
+    [("open", ["a is closed"]), ("join", ["a has left", "b is closed", "a is closed"])],
+)
+async def test_satellites_before_one_that_fails_end_too(lab: Lab, fails: str, ends: list[str]) -> None:
+    notes: list[str] = []
+    satellites = [NotingSatellite("a", notes), NotingSatellite("b", notes, fails)]
+    async with lab.controller(satellites=satellites) as process:
+        await asyncio.wait({process})
+        assert notes == ends
+        found = process.exception()
+        assert isinstance(found.exceptions[0] if isinstance(found, ExceptionGroup) else found, ValueError)
+
+
+async def test_satellites_leave_a_lost_term_and_join_the_next(lab: Lab) -> None:
+    notes: list[str] = []
+    async with lab.controller(satellites=[NotingSatellite("a", notes)], leader_election=True):
+        await lab.rest()
+        stolen = {"spec": {"holderIdentity": "another"}}
+        await lab.admin.merge_patch(LEASES, "tessera-controller", stolen, "tessera-system")
+        await lab.rest(5.0)
+        assert notes == ["a works no more", "a has left"]
+        await lab.rest(60.0)
+    assert notes[2:] == ["a works no more", "a has left", "a is closed"]
