@@ -1,21 +1,7 @@
 """Hand-over as a satellite of the controller: its proposers, and the reads and tasks beside them.
 
-**Loans.** A pod that lends its slice to one that has ended, such as by its node's eviction, is evicted: nobody uses the
-slice. Kubernetes deletes such a lender with its borrower's object (``ownerReferences``), and keeps the object of a pod
-that has ended, perhaps for ever. A lender is a tenant's own pod, so a forged one ends nothing but itself. The cluster
-is the record: pods are looked at each :data:`PERIOD` seconds, so a new controller finds them as they are, and a lender
-whose eviction is refused, as by a PodDisruptionBudget, is asked again. At most :data:`EVICTED` are asked at a time,
-others in the next round; namespaces take turns, so that one with thousands of such pods holds up no other.
-
-Reads what the owner that a pod names belongs to, and how many pods that wants.
-
-A LeaderWorkerSet makes a StatefulSet of its own name with the leaders, and each leader owns a StatefulSet of the
-leader's name with the workers of its group (``pkg/controllers/pod_controller.go``). A group that is made anew has
-another leader and another such StatefulSet, so the workers' slots are those of the group. Which groups there are says
-the StatefulSet of leaders, and how many workers each has an annotation in its template. So Tessera needs no right on
-LeaderWorkerSets; and who only writes such a name into a pod passes slots on within its own namespace.
-
-A CloneSet of OpenKruise makes its pods itself; it is asked for ``spec.replicas`` where the kind is served.
+The proposers decide; what they need of the API server is read here (:class:`WorkloadReader`), and lenders whose
+borrowers have ended are evicted here (:class:`EndedLoans`).
 """
 
 import logging
@@ -47,15 +33,24 @@ GROUP_SIZE = "leaderworkerset.sigs.k8s.io/size"
 #: The revision of a Deployment that a ReplicaSet makes; its Deployment's controller writes it.
 _REVISION = "deployment.kubernetes.io/revision"
 _NUMBER = re.compile("[0-9]{1,9}")
-_log = logging.getLogger(__name__)
-#: Seconds between two looks; evictions of one look.
+#: Seconds between two looks for loans that have ended; evictions of one look.
 PERIOD, EVICTED = 60.0, 16
 #: Refused lenders that are remembered.
 _REFUSED = 1_000
+_log = logging.getLogger(__name__)
 
 
 class WorkloadReader:
-    """Reads owners.
+    """Reads what the owner that a pod names belongs to, and how many pods that wants.
+
+    A LeaderWorkerSet makes a StatefulSet of its own name with the leaders, and each leader owns a StatefulSet of the
+    leader's name with the workers of its group (``pkg/controllers/pod_controller.go``). A group that is made anew has
+    another leader and another such StatefulSet, so the workers' slots are those of the group. The StatefulSet of
+    leaders says which groups there are, and an annotation in its template how many workers each has. So Tessera needs
+    no right on LeaderWorkerSets. An author of a pod who only writes such a name into it passes slots on within the
+    pod's own namespace.
+
+    A CloneSet of OpenKruise makes its pods itself; it is asked for ``spec.replicas`` where the kind is served.
 
     Args:
         client: needs ``get`` for Deployments, Jobs, ReplicaSets, StatefulSets and CloneSets.
@@ -145,7 +140,14 @@ def _replicas(found: ReplicaSet | Deployment) -> int:
 
 
 class EndedLoans:
-    """Evicts lenders.
+    """Evicts each pod that lends its slice to one that has ended, as after the eviction of all pods of a node.
+
+    Nobody uses such a slice. Kubernetes deletes the lender with its borrower's object (``ownerReferences``), and keeps
+    the object of a pod that has ended, perhaps for ever. A lender is a tenant's own pod, so a forged one ends nothing
+    but itself. The cluster is the record: all pods are looked at each :data:`PERIOD` seconds, so a new controller finds
+    them as they are. A lender whose eviction is refused, as by a PodDisruptionBudget, is asked again. At most
+    :data:`EVICTED` are asked at a time, others in the next round; namespaces take turns, so that one with thousands of
+    such pods holds up no other.
 
     Args:
         term: the term of leadership, with all pods.
