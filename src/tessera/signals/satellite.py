@@ -53,9 +53,11 @@ from tessera.signals.load import ReadyTimes, image_of, sum_load, sum_power
 from tessera.signals.page import SIGNALS, SIGNALS_PATH, SignalsPage
 from tessera.signals.services import ServiceKey, ServiceTable, first_of_each, quota_room
 
-#: Owners asked about in one round of 15 seconds: 1,000 services take four minutes, and four small requests a second.
+#: Seconds between two rounds: a HorizontalPodAutoscaler asks as often.
+PERIOD = 15.0
+#: Owners asked about in one round: 1,000 services take four minutes, and four small requests a second.
 ASKED = 64
-#: Seconds.
+#: Seconds for which an owner's answer is believed, and that a round waits for answers.
 AGE, ANSWER = 600.0, 5.0
 #: Requests at a time.
 _AT_ONCE = 8
@@ -66,11 +68,9 @@ _KINDS: Mapping[str, Resource[Any]] = {
     "ReplicaSet": REPLICASETS,
     "StatefulSet": STATEFULSETS,
 }
-_log = logging.getLogger(__name__)
-#: Seconds between two rounds: a HorizontalPodAutoscaler asks as often.
-PERIOD = 15.0
 #: Kinds of owners whose pods end; they have no replicas to scale.
 _ENDING = frozenset({"Job", "Node"})
+_log = logging.getLogger(__name__)
 
 
 class _Answer(NamedTuple):
