@@ -1,7 +1,5 @@
 """A lab that runs in the background: one process, one folder, one control socket.
 
-A lab that runs in the background: one process, one folder.
-
 The folder holds everything: the lock that the running lab keeps (so a lab that was killed is known to be gone), what it
 says of itself (``lab.json``), its kubeconfig, its log, and a subfolder a node. Ending the lab removes the folder. A
 folder that is not a lab's is never touched.
@@ -9,9 +7,8 @@ folder that is not a lab's is never touched.
 The path of a socket has at most 107 bytes. If a folder's path is too long for the sockets in it, the folder is a link
 to one of this user in the runtime folder, and all paths that a lab gives are below that one (:func:`files_of`).
 
-The control socket of a running lab: requests to a machine (smi, reboot), which no API server answers.
-
-A unix socket in the lab's folder; one request a connection, one line in, text out. Only the folder's owner reaches it.
+The control socket takes what no API server answers, such as a reboot of a machine or its ``nvidia-smi``. It is a unix
+socket in the lab's folder: one request a connection, one line in, text out. Only the folder's owner reaches it.
 """
 
 import asyncio

@@ -8,11 +8,9 @@ does.
 The programs beside a driver (driver manager, container toolkit, validation) only take the time that they take under any
 operator. The makers of the pods decide in which order the parts begin and how they signal each other.
 
-The resolver of driver images over the lab's catalogue, in place of the real one, which uses HTTP.
-
-Knows only what the catalogue names: that a world need not list its ``busybox`` does not make driver images exist.
-Answers take no time and are never stale. What a registry refuses is set at the catalogue, so that kubelets' pulls and
-the resolver's answers are of one piece.
+:class:`SimulatedResolver` takes the place of the real resolver, which uses HTTP. It knows only what the catalogue
+names: that a world need not list its ``busybox`` does not make driver images exist. Answers take no time and are never
+stale. What a registry refuses is set at the catalogue, so that kubelets' pulls and the resolver's answers agree.
 """
 
 import asyncio

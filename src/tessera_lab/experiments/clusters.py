@@ -3,10 +3,9 @@
 Both orders of steps see the same costs, the same cluster and the same chance. Node feature discovery labels nodes in
 both; one waits for it, the other does not. Kubelets publish capacity every ten seconds, as real ones do, in both.
 
-The scenarios of Red Hat's article: OpenShift 4.13, one Tesla T4 a node, drivers that are built or precompiled.
-
-The means are theirs (Red Hat, "How precompiled drivers improve NVIDIA GPU autoscaling on Red Hat OpenShift"); the
-article has no number of runs and no spread. Kernel and image are those of a 4.13 release.
+The scenarios are those of Red Hat's article: OpenShift 4.13, one Tesla T4 a node, drivers that are built or
+precompiled. The means are theirs (Red Hat, "How precompiled drivers improve NVIDIA GPU autoscaling on Red Hat
+OpenShift"); the article has no number of runs and no spread. Kernel and image are those of a 4.13 release.
 
 :func:`article_registries` makes the registries of a lab of machines without drivers. The article's repository has
 finished modules of its driver for that kernel, of a newer driver, and of one that never comes up; and images that build

@@ -1,8 +1,7 @@
 """Starts, stops and evicts what a Workload is for, and writes the status of Workloads.
 
-Of one that is evicted the quota is free, its pods are stopped, and it waits again.
-
-Starts and stops what a Workload is for: a Job by ``suspend``, pods by their gates and by their deletion.
+A Job is started and stopped by ``suspend``; pods are started by their gates and stopped by their deletion. After an
+eviction the Workload's quota is free, its pods are stopped, and it waits again.
 """
 
 import random

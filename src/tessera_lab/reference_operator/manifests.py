@@ -1,17 +1,15 @@
 """The reference operator's order of steps: its waits as values, and its DaemonSets.
 
-The reference operator's DaemonSets, as far as time goes: their order of containers, images and probes.
+The DaemonSets have what takes time: their order of containers, images and probes. All are made together; order is
+imposed on each node by markers. Driver: startup probe after 60 s and then every 10 s, also for precompiled drivers, in
+the chart and in the operator's own assets; OnDelete.
 
-All are made together; order is imposed on each node by markers. Driver: startup probe after 60 s and then every 10 s,
-also for precompiled drivers, in the chart and in the operator's own assets; OnDelete.
-
-The waits of the reference operator's order of steps, as values, so that each can be removed by itself.
-
-Two more things are here, since they take seconds and are no work either: overlaps that the reference does not have, and
+The waits are values, so that each can be removed by itself. A wait of 0 means that the program reacts at once. Two more
+things are among them, since they take seconds and are no work either: overlaps that the reference does not have, and
 kubelet's own period, which both orders of steps have.
 
 Sources: gpu-operator (assets of the driver's, the toolkit's and the validator's DaemonSets; validator's main), v23.6.1
-to v26.7.0. A wait of 0 means that the program reacts at once.
+to v26.7.0.
 """
 
 from collections.abc import Mapping

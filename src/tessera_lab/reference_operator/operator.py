@@ -1,15 +1,12 @@
 """The reference operator: what it makes, and the programs of its containers.
 
-The reference operator: follows the ClusterPolicy and labelled nodes, and makes its DaemonSets all at once.
+The operator follows the ClusterPolicy and labelled nodes, and makes its DaemonSets all at once. It sees a node with
+cards only once node feature discovery has labelled it. A reconcile goes through all states before any of its changes
+takes effect. Deleting the policy deletes its DaemonSets, and nodes then offer no cards.
 
-It sees a node with cards only once node feature discovery has labelled it. A reconcile goes through all states before
-any of its changes takes effect. Deleting the policy deletes its DaemonSets, and nodes then offer no cards.
-
-Programs of the reference operator's containers: they poll for a marker, then do their work.
-
-The lengths of the waits are in :mod:`tessera_lab.reference_operator.manifests`, the polls are here, and the driver's
-startup probe is in its DaemonSet (:mod:`tessera_lab.reference_operator.manifests`). The validator's last check (the
-node counts its cards) and its CUDA pod are left out: no pod waits for them before it gets a card.
+The programs poll for a marker, then do their work. The polls are here; the lengths of the waits and the driver's
+startup probe are in :mod:`tessera_lab.reference_operator.manifests`. The validator's last check (the node counts its
+cards) and its CUDA pod are left out: no pod waits for them before it gets a card.
 """
 
 import asyncio

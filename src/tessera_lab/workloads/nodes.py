@@ -1,26 +1,23 @@
 """Controllers of nodes: lost nodes and their pods, and pods on tainted devices.
 
-Lost nodes: their conditions become Unknown, taints keep pods away, and their pods are deleted after a while.
+**Lost nodes** (:class:`NodeLifecycle`; ``pkg/controller/nodelifecycle`` and ``tainteviction``). A node whose Lease was
+not renewed for the grace period gets Unknown conditions. A pod that does not tolerate ``unreachable`` with NoExecute is
+deleted; one that tolerates it for some seconds is deleted after them. The node's kubelet confirms the deletion when it
+is back. A node that never had a Lease is not watched. Left out: pods of such a node are not marked as not ready.
 
-Of ``pkg/controller/nodelifecycle`` and ``tainteviction``. A node whose Lease was not renewed for the grace period gets
-Unknown conditions. A pod that does not tolerate ``unreachable`` with NoExecute is deleted; one that tolerates it for
-some seconds is deleted after them. The node's kubelet confirms the deletion when it is back. A node that never had a
-Lease is not watched. Left out: pods of such a node are not marked as not ready.
-
-Taints (:class:`NodeTaints`): a node whose condition Ready is False has ``node.kubernetes.io/not-ready`` with effect
+**Taints** (:class:`NodeTaints`). A node whose condition Ready is False has ``node.kubernetes.io/not-ready`` with effect
 NoSchedule. The same with NoExecute is left out: it evicts after five minutes, and a node of the lab that boots is back
 before that. A node whose conditions are Unknown has ``unreachable`` with both effects. Both go as soon as the node is
 Ready.
 
-Pods without a kubelet (:class:`PodGarbageCollector`): the controller deletes pods whose node is gone, and pods that are
-being deleted and never had a node, since no kubelet confirms their deletion. Of ``pkg/controller/podgc`` it omits the
-limit of finished pods, since a lab never has that many.
+**Pods without a kubelet** (:class:`PodGarbageCollector`; ``pkg/controller/podgc``). The controller deletes pods whose
+node is gone, and pods that are being deleted and never had a node, since no kubelet confirms their deletion. The limit
+of finished pods is left out, since a lab never has that many.
 
-Eviction of pods from tainted devices: ``pkg/controller/devicetainteviction``.
-
-A pod with a node is deleted if one of its claims holds a device with a taint of effect NoExecute that the claim does
-not tolerate, after the seconds that it tolerates it for. It does not matter who wrote the allocation, nor whether the
-taint is in a ResourceSlice or in a DeviceTaintRule. The status of a rule is not written.
+**Tainted devices** (:class:`DeviceTaintEviction`; ``pkg/controller/devicetainteviction``). A pod with a node is deleted
+if one of its claims holds a device with a taint of effect NoExecute that the claim does not tolerate, after the seconds
+that it tolerates it for. It does not matter who wrote the allocation, nor whether the taint is in a ResourceSlice or in
+a DeviceTaintRule. The status of a rule is not written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,19 +3,16 @@
 The part of kube-controller-manager's persistent volume controllers that scheduling depends on: an Immediate claim gets
 the smallest volume that serves it; one that waits for its first consumer gets what the scheduler reserves; a volume
 whose claim is gone is Released, and deleted where its policy says so. Deleted volumes and claims stay until they are
-not in use. Resizing and Recycle are not played.
+not in use. Resizing and Recycle are not played. :class:`EphemeralClaims` makes the claims of generic ephemeral volumes.
 
-A simulated provisioner: makes a volume for each claim of its classes, which the claim's node can reach.
-
-Parameters of a StorageClass of provisioner ``disk.lab.tessera.dev``:
+:class:`Provisioner` makes a volume for each claim of its classes, which the claim's node can reach. Parameters of a
+StorageClass of provisioner ``disk.lab.tessera.dev``:
 
 ``topologyKey``
     label of nodes that bounds who reaches a volume, such as ``topology.kubernetes.io/zone`` or
     ``kubernetes.io/hostname``; without it every node does.
 ``seconds``
     how long making one takes; 1 if not given.
-
-Beside it: the controller that makes the claims of generic ephemeral volumes.
 """
 
 from contextlib import suppress

@@ -1,15 +1,10 @@
-"""Validation of what configures admission: webhooks, policies and their bindings.
+"""Validation of webhooks, admission policies and their bindings, with kube-apiserver's rules and texts.
 
-Validation of webhook configurations, with kube-apiserver's rules and texts.
+Every expression must compile here, in the part of CEL that this server evaluates: the match conditions of webhooks, and
+all of a policy's. A configuration with another one is refused when it is written, so none has to be skipped later.
 
-A match condition must compile here, in the part of CEL that this server evaluates. The server refuses to store one
-that does not compile, so it never has to skip one later.
-
-Validation of a ValidatingAdmissionPolicy and its binding, with kube-apiserver's rules and texts.
-
-Every expression must compile here, in the part of CEL that this server evaluates. Of parameters it knows one form: all
-pods in the namespace of the write. Audit annotations are not evaluated here, nor is the authorizer in match conditions.
-A policy that uses what is not evaluated is refused when it is written.
+Of a policy's parameters this server knows one form: all pods in the namespace of the write. Audit annotations are not
+evaluated here, nor is the authorizer in match conditions.
 """
 
 import re

@@ -1,17 +1,14 @@
 """Admission of a decoded write, before it is stored: its order, and the built-in plugins.
 
+The order is kube-apiserver's: namespace life cycle, the plugins that set fields, mutating webhooks; after validation
+the admission policies, then the validating webhooks; quota last, without an await before the commit.
+
 Each plugin is named after kube-apiserver's. Missing: PodSecurity and the projected token volume of ServiceAccount; the
 simulated kubelet gives a container its account's token without it.
 
-LimitRanger: gives containers the default amounts of a namespace's LimitRanges, and refuses amounts out of bounds.
-
-As ``plugin/pkg/admission/limitranger`` of Kubernetes, for new pods. The bounds hold for what the pod has before the
-webhooks, and are not looked at again after them.
-
-Admission of a decoded write, before it is stored: built-in plugins, webhooks, policies and quota.
-
-The order is kube-apiserver's: namespace life cycle, the plugins that set fields, mutating webhooks; after validation
-the admission policies, then the validating webhooks; quota last, without an await before the commit.
+LimitRanger gives containers the default amounts of a namespace's LimitRanges, and refuses amounts out of bounds, of new
+pods (``plugin/pkg/admission/limitranger``). The bounds hold for what the pod has before the webhooks, and are not
+looked at again after them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

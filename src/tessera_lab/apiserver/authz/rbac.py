@@ -1,17 +1,14 @@
-"""Authorization: RBAC, and the authorizer of nodes.
+"""Authorization as kube-apiserver's modes ``Node,RBAC`` give it: roles, and kubelets' rights over ResourceSlices.
 
-RBAC authorization: Roles and ClusterRoles, bound to users, groups and service accounts.
+**RBAC.** Roles and ClusterRoles are bound to users, groups and service accounts. A request that no rule allows is
+refused; no rule denies. A RoleBinding grants its rules in its namespace only, a ClusterRoleBinding everywhere.
+``resourceNames`` never match a request without a name; ``system:masters`` may do everything. An aggregated ClusterRole
+has the rules that are stored in it.
 
-Rules of Kubernetes' RBAC that hold here: a request that no rule allows is refused; no rule denies; a RoleBinding grants
-its rules in its namespace only, a ClusterRoleBinding everywhere; ``resourceNames`` never match a request without a
-name; ``system:masters`` may do everything. An aggregated ClusterRole has the rules that are stored in it.
-
-Rights of kubelets over ResourceSlices, as kube-apiserver's modes ``Node,RBAC`` give them.
-
-Source: ``plugin/pkg/auth/authorizer/node/node_authorizer.go``. A kubelet reads, changes and deletes slices of its own
-node, and lists those only by the field selector ``spec.nodeName``. The node of a slice that it creates is checked by
-admission (``NodeRestriction``), since authorization does not see the object. Of a kubelet's other rights the node
-authorizer knows nothing here.
+**Nodes.** A kubelet reads, changes and deletes the ResourceSlices of its own node, and lists those only by the field
+selector ``spec.nodeName`` (``plugin/pkg/auth/authorizer/node/node_authorizer.go``). Admission checks the node of a
+slice that it creates (``NodeRestriction``), since authorization does not see the object. Of a kubelet's other rights
+the node authorizer knows nothing here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,13 +1,11 @@
 """What a pod's own process answers: its log, ``exec`` and ``portforward``.
 
-``exec`` and ``portforward`` of a pod: their rights, the upgrade to a WebSocket, and what the client gets.
+``pods/log`` gives the log of a container's present or previous run, whole, in part, or followed to its end. Errors are
+kubelet's (``pkg/kubelet/kubelet_pods.go``, ``validateContainerLogStatus``) and those of the API server's validation of
+PodLogOptions. One stream alone, which real clusters serve behind a feature gate, is answered 501.
 
-Kubectl uses WebSockets since 1.30; SPDY, which it used before, is refused. The input of a command is not read.
-
-``pods/log``: the log of a container's present or previous run, whole, in part, or followed to its end.
-
-Errors are kubelet's (``pkg/kubelet/kubelet_pods.go``, ``validateContainerLogStatus``) and the API server's validation
-of PodLogOptions. One stream alone, which real clusters serve behind a feature gate, is answered 501.
+Of ``exec`` and ``portforward`` here are the rights, the upgrade to a WebSocket, and what the client gets. Kubectl uses
+WebSockets since 1.30; SPDY, which it used before, is refused. The input of a command is not read.
 """
 
 from collections import Counter

@@ -1,10 +1,7 @@
-"""Rules of kinds that have few: ConfigMaps and Secrets, ClusterRoles, APIServices.
+"""Rules of kinds that have few: ConfigMaps and Secrets, ClusterRoles, APIServices. Pure.
 
-Validation of ConfigMaps and Secrets: ``pkg/apis/core/validation``. Pure.
-
-The schema check has already ensured that values are texts, and base64 in fields of bytes.
-
-Of a ClusterRole the ``aggregationRule`` is checked.
+Those of ConfigMaps and Secrets are of ``pkg/apis/core/validation``; the schema check has already ensured that values
+are texts, and base64 in fields of bytes. Of a ClusterRole the ``aggregationRule`` is checked.
 """
 
 import re

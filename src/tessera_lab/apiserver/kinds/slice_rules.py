@@ -1,13 +1,8 @@
 """ResourceSlices: defaults and rules, and names in all objects of ``resource.k8s.io``. Pure.
 
-Source: ``pkg/apis/resource/{types.go,validation}`` of Kubernetes 1.36; the limits are those that a real server 1.36.2
-gave. The server takes a device that consumes a counter of an unknown set; the scheduler then allocates nothing of the
-pool.
-
-Names in the objects of ``resource.k8s.io``, and the size limits of their lists. Pure.
-
-Source of rules, texts and limits: ``pkg/apis/resource/{types.go,validation}`` of Kubernetes 1.36; the limits and texts
-that a real server 1.36.2 gave.
+Source of rules and texts: ``pkg/apis/resource/{types.go,validation}`` of Kubernetes 1.36; the limits are those that a
+real server 1.36.2 gave. The server takes a device that consumes a counter of an unknown set; the scheduler then
+allocates nothing of the pool.
 """
 
 import re

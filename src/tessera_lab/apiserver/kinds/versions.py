@@ -2,12 +2,12 @@
 
 ``/version``, kubelets and ``resource.k8s.io`` follow from the choice. All other kinds have the shape of 1.32 in every
 version. ``resource.k8s.io/v1`` comes with 1.34; which of its fields and kinds a version serves follows from its feature
-gates (``pkg/features/kube_features.go``; for 1.37 the KEPs). 1.36 was seen on a real server.
+gates (``pkg/features/kube_features.go`` and ``pkg/registry/resource/*/strategy.go`` of 1.34 to 1.37; for 1.37 also the
+KEPs). 1.36 was seen on a real server.
 
-Some fields of ``resource.k8s.io/v1`` a server decodes and drops without a word, since their feature gate is off.
-Source: the feature gates of Kubernetes 1.34 to 1.37 and ``pkg/registry/resource/*/strategy.go``; 1.36 was seen on a
-real server. A field that a version does not know at all is an unknown field instead, of which the server warns; so are
-here the fields that came with 1.37, all of gates that are off.
+A server decodes and drops, without a word, a field whose feature gate is off. A field that a version does not know at
+all is an unknown field instead, of which the server warns. The lab takes the fields that came with 1.37 for unknown in
+every version: their gates are all off.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,13 +1,10 @@
-"""Columns of the core group's kinds, and durations as kubectl prints them.
+"""Columns of the core group's kinds, and durations, as kubectl prints them.
 
-A :class:`PodSummary` has the READY, STATUS and RESTARTS that ``kubectl get pods`` shows.
+A :class:`PodSummary` has the READY, STATUS and RESTARTS that ``kubectl get pods`` shows. STATUS is not a field: it is
+computed from phase, reason, conditions and container states, in the order of Kubernetes' printers
+(``pkg/printers/internalversion``, ``printPod``).
 
-STATUS is not a field: it is computed from phase, reason, conditions and container states, in the order of Kubernetes'
-printers (pkg/printers/internalversion, ``printPod``).
-
-Durations as kubectl prints them: ``5s``, ``3m20s``, ``2d4h``.
-
-The steps are those of ``k8s.io/apimachinery/pkg/util/duration.HumanDuration``.
+Durations are ``5s``, ``3m20s``, ``2d4h``, by the steps of ``k8s.io/apimachinery/pkg/util/duration.HumanDuration``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 
 Nodes of a lab are recognized by their container runtime. Nothing is measured on a cluster on virtual time: its waits
 are skipped, so the seconds of this machine's clock mean nothing there.
-
-Plays the scenarios of ``tessera bench … --lab``.
 """
 
 import functools

@@ -1,10 +1,7 @@
 """The autoscaler of a lab: its process, and the node groups that it scales.
 
-The autoscaler's process in the lab: scans the cluster, and asks the cloud for more or fewer machines.
-
-Node groups of a running lab, and the simulated autoscaler that scales them; ``tessera lab up --group``.
-
-Cards of their nodes are offered whole, since the autoscaler counts ``nvidia.com/gpu`` and nothing else.
+The process scans the cluster, and asks the cloud for more or fewer machines. ``tessera lab up --group`` names the
+groups. Their nodes offer whole cards, since the autoscaler counts ``nvidia.com/gpu`` and nothing else.
 """
 
 import asyncio

@@ -1,14 +1,13 @@
 """What a container gets: environment and command line as kubelet makes them, and edits by CDI.
 
-Knows ``value``, ``fieldRef``, ``resourceFieldRef``, ``configMapKeyRef``, ``secretKeyRef``, ``envFrom`` and ``$(VAR)``
-(``pkg/kubelet/kubelet_pods.go``, ``k8s.io/kubernetes/third_party/forked/golang/expansion``).
+Of the environment it knows ``value``, ``fieldRef``, ``resourceFieldRef``, ``configMapKeyRef``, ``secretKeyRef``,
+``envFrom`` and ``$(VAR)`` (``pkg/kubelet/kubelet_pods.go``, ``k8s.io/kubernetes/third_party/forked/golang/expansion``).
 
-Container Device Interface as the container runtime applies it: turns device names into edits of the container.
-
-Reads every JSON file of the node's CDI folders when a container is created, and applies the edits of the requested
-devices. It keeps only edits that a simulated container can show: environment, device nodes, mounts. Real runtimes read
-the folders in a thread of their own after a change, and may be late (:attr:`CdiRegistry.is_late`). Sources: CNCF
-container-device-interface specification 0.8, ``pkg/cdi/cache.go``; runc for a mount whose source is gone.
+:class:`CdiRegistry` turns names of devices into edits of the container, as the container runtime does by the Container
+Device Interface. It reads every JSON file of the node's CDI folders when a container is created, and applies the edits
+of the requested devices. It keeps only edits that a simulated container can show: environment, device nodes, mounts.
+Real runtimes read the folders in a thread of their own after a change, and may be late (:attr:`CdiRegistry.is_late`).
+Sources: CNCF container-device-interface specification 0.8, ``pkg/cdi/cache.go``; runc for a mount whose source is gone.
 """
 
 import base64

@@ -1,14 +1,11 @@
 """Files that keep what kubelet's managers know over its restart: devices and claims.
 
-``kubelet_internal_checkpoint``: the file that keeps the device ledger over a restart of kubelet.
+``kubelet_internal_checkpoint`` keeps the device ledger. It has kubelet's shape (``Data.PodDeviceEntries``,
+``Data.RegisteredDevices``, ``Checksum``). Two things differ: the checksum is CRC-32 of ``Data``, and ``AllocResp``
+holds the answer as base64 of JSON instead of protobuf. The file also has pod names, for its readers.
 
-The file has kubelet's shape (``Data.PodDeviceEntries``, ``Data.RegisteredDevices``, ``Checksum``). Two things differ:
-the checksum is CRC-32 of ``Data``, and ``AllocResp`` holds the answer as base64 of JSON instead of protobuf. The file
-also has pod names, for its readers.
-
-``dra_manager_state``: the claims that kubelet has prepared, kept over a restart of kubelet and of the node.
-
-The file has kubelet's name and what it must keep; its form is the lab's own.
+``dra_manager_state`` keeps the prepared claims, also over a restart of the node. It has kubelet's name and what it must
+keep; its form is the lab's own.
 """
 
 import base64

@@ -1,22 +1,20 @@
-"""Claims of a pod, and the extended resources that become one, as kube-scheduler judges them.
+"""Claims of a pod, and the extended resources that become one, as kube-scheduler's plugin DynamicResources judges them.
 
-They are those of its plugin DynamicResources. A claim that is allocated only restricts the nodes: the scheduler checks
-neither the devices nor their taints again. The others get devices of the node (:mod:`device_allocator`). A pod whose
-claims do not exist yet does not enter the queue (:func:`missing_claims`).
+A claim that is allocated only restricts the nodes: the scheduler checks neither the devices nor their taints again. The
+others get devices of the node (:class:`DeviceAllocator`). A pod whose claims do not exist yet does not enter the queue
+(:func:`missing_claims`).
 
-Extended resources that a DeviceClass stands for the scheduler turns into a claim since Kubernetes 1.36. A node whose
-device plugin offers the resource serves it as ever. On another node the scheduler allocates devices of the class, and
-makes the claim itself before it binds the pod: one request for each container and resource. A class stands for its
+**Allocation.** The rules are those of :func:`tessera.dra.matching.match_claims`: the first device in the order of
+pools, slices and lists that fits. Where a selector has an error, or a claim asks for more devices than a claim can
+have, kube-scheduler stops for the whole pod (:class:`AllocatorError`). It does so too where it searches for longer than
+its time (:class:`AllocatorTimeoutError`), which the lab counts in tries. Binding conditions are not waited for; the
+result has them, and a driver can read them.
+
+**Extended resources.** Since Kubernetes 1.36 the scheduler turns one that a DeviceClass stands for into a claim. A node
+whose device plugin offers the resource serves it as ever. On another node the scheduler allocates devices of the class,
+and makes the claim itself before it binds the pod: one request for each container and resource. A class stands for its
 ``extendedResourceName`` and for ``deviceclass.resource.kubernetes.io/NAME``; of several the newest counts. Left out:
 init containers cannot use devices of other containers.
-
-kube-scheduler's structured allocator: devices for the claims of a pod that have none, by the driver's order.
-
-The rules are those of :func:`tessera.dra.matching.match_claims`: the first device in the order of pools,
-slices and lists that fits. Where a selector has an error, or a claim asks for more devices than a claim can have,
-kube-scheduler stops for the whole pod (:class:`AllocatorError`). It does so too where it searches for longer than its
-time (:class:`AllocatorTimeoutError`), which the lab counts in tries. Binding conditions are not waited for; the result
-has them, and a driver can read them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,9 @@
 """The scheduler's cache of claims, devices and their taints, and of its own allocations in flight.
 
-Pools of a node are read once and kept until one of their slices changes; who holds which device is kept by pool.
-
-What claims hold of a node's devices is read from their allocations.
+Pools of a node are read once and kept until one of their slices changes; who holds which device is kept by pool. What
+claims hold of a node's devices is read from their allocations. The functions that read a pod's claims work on decoded
+JSON; the claim controller and the simulated kubelet use them too, as in Kubernetes
+(``k8s.io/dynamic-resource-allocation/resourceclaim``).
 
 A device may vanish while a claim holds it: the driver gave its profile another number, or the card has another role
 now. It is held all the same, and with it everything of its card: nobody knows here which part it was.
@@ -10,11 +11,6 @@ now. It is held all the same, and with it everything of its card: nobody knows h
 DeviceTaintRules are taints that an administrator gives to devices without writing their ResourceSlices. Source:
 ``resourceslice/tracker`` of k8s.io/dynamic-resource-allocation. A rule without a selector matches no device, one with
 an empty selector all; every field of it that is set must be equal. The taint counts as one of the driver's.
-
-ResourceClaims of a pod: their names, whom they are reserved for, and the devices that they hold.
-
-Works on decoded JSON. The claim controller and the simulated kubelet use these functions too, as in Kubernetes
-(``k8s.io/dynamic-resource-allocation/resourceclaim``).
 """
 
 import re

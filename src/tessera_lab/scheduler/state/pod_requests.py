@@ -1,11 +1,8 @@
 """What a pod asks of a node: resources, host ports, and terms of node selectors.
 
-Resource requests of a pod, as ``k8s.io/component-helpers/resource`` sums them.
-
-They are the sum of its containers and its overhead. Amounts are integers: CPU in thousandths, everything else in its
-own unit, rounded up.
-
-Terms of node selectors: of a pod's affinity, a volume, or an allocation of devices.
+Its requests are the sum of its containers and its overhead, as ``k8s.io/component-helpers/resource`` sums them. Amounts
+are integers: CPU in thousandths, everything else in its own unit, rounded up. Terms of node selectors are of a pod's
+affinity, a volume, or an allocation of devices.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,10 @@
 """What Services lead to: their endpoints, and the condition Available of APIServices.
 
-Endpoints and one EndpointSlice for every Service with a selector.
+Every Service with a selector gets Endpoints and one EndpointSlice, by which the API server finds a webhook's pod. A pod
+is listed as soon as it has an address, as ready while its condition Ready holds. One slice holds all addresses, since a
+lab's Services have few.
 
-The API server finds a webhook's pod this way. A pod is listed as soon as it has an address, as ready while its
-condition Ready holds. One slice holds all addresses, since a lab's Services have few.
-
-The condition Available of APIServices: whether their Service answers discovery (kube-aggregator's controller).
+An APIService is Available while its Service answers discovery (kube-aggregator's controller).
 """
 
 import asyncio

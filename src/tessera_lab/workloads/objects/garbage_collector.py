@@ -1,6 +1,4 @@
-"""Owner garbage collection, and its mirror of the metadata of all objects.
-
-Owner garbage collection: deletes objects that have lost their last owner.
+"""Owner garbage collection: deletes objects that have lost their last owner; and its mirror of all objects' metadata.
 
 Rules (``pkg/controller/garbagecollector``):
 
@@ -10,10 +8,9 @@ Rules (``pkg/controller/garbagecollector``):
 * an owner counts by UID; one that is not in the mirror is looked up before it is taken for gone;
 * an object with at least one living owner only loses the references to the dead ones.
 
-Watches the metadata of objects of every kind, for the garbage collector and for namespaces under deletion.
-
-Kinds come from discovery, and again whenever a CustomResourceDefinition comes or goes. Events are left out, as in the
-real garbage collector: nothing owns them and they end by themselves.
+The mirror watches the metadata of objects of every kind; namespaces under deletion use it too. Kinds come from
+discovery, and again whenever a CustomResourceDefinition comes or goes. Events are left out, as in the real garbage
+collector: nothing owns them and they end by themselves.
 """
 
 import asyncio
