@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +16,6 @@ OTHERS = {"vllm/platforms/interface.py"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Ends of names in backticks that are paths of this tree.
 PATH = re.compile(r"`([\w./-]+(?:\.py|\.toml|\.yaml|\.md|/))`")
-#: What a docstring or a comment refers to by its full name.
-REFERENCE = re.compile(r":(?:mod|class|func|meth|data|attr|exc):`~?(tessera(?:_lab)?(?:\.\w+)+)`")
 
 
 @cache
@@ -69,24 +66,29 @@ def test_how_it_works_lists_every_satellite_as_the_source_does() -> None:
     assert table.strip().splitlines()[2:] == rows
 
 
-def test_every_name_that_a_docstring_refers_to_exists() -> None:
-    src = ROOT / "src"
+#: A reference to a module or a name of it, in full or, of a module, by its end.
+REFERENCE = re.compile(r":(mod|class|func|data|attr|meth|exc):`~?(?:[^<`]*<)?([A-Za-z_][\w.]*)>?`")
+#: A definition of a name in a module, or of an attribute.
+DEFINED = r"^ *(?:async def |def |class |self\.)?%s\b"
+
+
+@pytest.mark.parametrize("package", ["tessera", "tessera_lab"])
+def test_every_module_and_name_that_the_source_refers_to_exists(package: str) -> None:
     modules = {
-        ".".join(path.relative_to(src).with_suffix("").parts).removesuffix(".__init__"): path.read_text("utf-8")
-        for path in src.rglob("*.py")
+        path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
+        for path in _tree()
+        if path.startswith("src/") and path.endswith(".py")
     }
-    named = {name for text in modules.values() for name in REFERENCE.findall(text)}
-    assert named
-    assert {name for name in named if not _exists(name, modules)} == set()
-
-
-def _exists(name: str, modules: Mapping[str, str]) -> bool:
-    """True if a name is a module, or its module defines what follows."""
-    module, rest = name, list[str]()
-    while module and module not in modules:
-        module, _, last = module.rpartition(".")
-        rest.append(last)
-    text = modules.get(module, "")
-    return bool(module) and all(
-        re.search(rf"^\s*(?:class |(?:async )?def |self\.)?{each}\b *[=:([,]", text, re.MULTILINE) for each in rest
-    )
+    ends = {name.rpartition(".")[2] for name in modules}
+    texts = {name: (ROOT / path).read_text(encoding="utf-8") for name, path in modules.items()}
+    for name, text in texts.items():
+        for kind, found in REFERENCE.findall(text) if name.partition(".")[0] == package else ():
+            if not found.startswith(("tessera.", "tessera_lab.")):
+                assert kind != "mod" or found.rpartition(".")[2] in ends, f"{name} refers to the module {found}"
+                continue
+            module = found
+            while module not in modules:
+                module = module.rpartition(".")[0]
+            names = found[len(module) + 1 :].split(".")
+            missing = [each for each in names if each and not re.search(DEFINED % each, texts[module], re.MULTILINE)]
+            assert not missing, f"{name} refers to {found}, but {module} has no {missing[0]}"

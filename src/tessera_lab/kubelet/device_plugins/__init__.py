@@ -1,6 +1,6 @@
-"""Kubelet's side of the device-plugin and pod-resources APIs, for the simulated kubelet and for tests.
+"""Kubelet's side of its APIs for device plugins and drivers of claims, for the simulated kubelet and for tests.
 
-``registration`` holds the protocols that a simulated kubelet implements, ``plugin_client`` calls a plugin.
-``registration_server`` and ``pod_resources_server`` serve them on unix sockets; ``inprocess`` joins agent and kubelet
-without sockets.
+:mod:`plugin_client` calls a plugin, and has the protocols that a simulated kubelet implements; :mod:`grpc_servers`
+serves them on unix sockets. :mod:`claim_client` finds and calls drivers of claims. :mod:`inprocess` joins agent and
+kubelet without sockets.
 """

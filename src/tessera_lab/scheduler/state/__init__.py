@@ -1,1 +1,1 @@
-"""The scheduler's memory: nodes, placed pods, their requests, and volumes."""
+"""The scheduler's memory: nodes, placed pods, their requests, claims and volumes."""
