@@ -9,8 +9,9 @@ import grpc.aio
 import pytest
 
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
-from tessera.kubelet.plugin_server import PluginServer, iterate_until
+from tessera.kubelet.plugin_server import PluginServer, iterate_until, start_server
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.sockets import is_listening
 from tessera.kubelet.wire import LIST_AND_WATCH
 
 
@@ -94,3 +95,22 @@ def test_a_server_that_stops_under_a_stream_logs_no_error(tmp_path: Path, caplog
     with caplog.at_level(logging.ERROR):
         asyncio.run(story())
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_server_whose_start_is_cancelled_does_not_listen(tmp_path: Path, steps: int) -> None:
+    async def story() -> None:
+        socket = tmp_path / "p.sock"
+        server = grpc.aio.server()
+        server.add_insecure_port(f"unix:{socket}")
+        start = asyncio.create_task(start_server(server))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        start.cancel()
+        await asyncio.wait({start})
+        try:
+            assert start.cancelled() is not is_listening(socket)
+        finally:
+            await server.stop(None)  # gRPC waits for ever when one that runs is collected as garbage
+
+    asyncio.run(story())

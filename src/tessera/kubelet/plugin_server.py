@@ -75,7 +75,7 @@ class PluginServer:
             RuntimeError: the socket cannot be bound.
         """
         self._server.add_insecure_port(f"unix:{self.socket}")
-        await self._server.start()
+        await start_server(self._server)
 
     async def stop(self, grace: float | None = None) -> None:
         """Takes no more calls, ends the device streams, and gives other calls ``grace`` seconds to finish.
@@ -123,6 +123,21 @@ class PluginServer:
     async def _pre_start(self, request: dp.PreStartContainerRequest, context: Context) -> dp.PreStartContainerResponse:
         await _abort_on_refusal(self._plugin.pre_start_container(tuple(request.devices_ids)), context)
         return dp.PreStartContainerResponse()
+
+
+async def start_server(server: grpc.aio.Server) -> None:
+    """Starts a server, and stops it if the caller is cancelled meanwhile.
+
+    A start that is cancelled half-way leaves a server that runs. When that is collected as garbage after its loop, gRPC
+    waits for its end for ever (seen with grpcio 1.85). So the start goes on to its end, and then the server is stopped.
+    """
+    started = asyncio.create_task(server.start())
+    try:
+        await asyncio.shield(started)
+    except asyncio.CancelledError:
+        await started
+        await server.stop(None)
+        raise
 
 
 async def iterate_until(closing: asyncio.Event, lists: AsyncIterator[T]) -> AsyncIterator[T]:

@@ -28,7 +28,7 @@ from tessera.kubelet.interfaces import (
     PluginError,
     PreparedDevice,
 )
-from tessera.kubelet.plugin_server import iterate_until
+from tessera.kubelet.plugin_server import iterate_until, start_server
 from tessera.kubelet.proto import dra_pb2 as dra
 from tessera.kubelet.proto import drahealth_pb2 as health
 from tessera.kubelet.proto import pluginregistration_pb2 as registration
@@ -116,7 +116,7 @@ class ClaimServer:
                     server.add_insecure_port(f"unix:{socket}")
                     if socket == self.claims:
                         self._bound_ns = socket.stat().st_mtime_ns
-                    await _start(server)
+                    await start_server(server)
                 await self._wait_until_removed(in_registry, in_folder)
             except asyncio.CancelledError:
                 await self._finish_handed_on(servers[0])
@@ -259,16 +259,6 @@ async def serve_claims(plugin: ClaimPlugin, registry: Path, plugins: Path, on_st
         ValueError: a folder's path is too long for a socket.
     """
     await ClaimServer(plugin, registry=registry, plugins=plugins, on_status=on_status).run()
-
-
-async def _start(server: grpc.aio.Server) -> None:
-    """Starts a server, to the end also when the caller is cancelled: gRPC does not stop one that has half started."""
-    started = asyncio.create_task(server.start())
-    try:
-        await asyncio.shield(started)
-    except asyncio.CancelledError:
-        await started
-        raise
 
 
 async def _wait_for_any(*changes: asyncio.Event) -> None:

@@ -1,5 +1,6 @@
 """Kubelet's checks before it accepts a plugin, and its changes to the plugins' folder."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import grpc.aio
 import pytest
 
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.sockets import is_listening
 from tessera.kubelet.wire import REGISTER
 from tessera_lab.kubelet.device_plugins.grpc_servers import RegistrationServer
 from tessera_lab.kubelet.device_plugins.plugin_client import is_extended_resource_name
@@ -60,3 +62,17 @@ async def test_kubelet_empties_its_folder_but_for_the_checkpoint(folder: Path, m
         (folder / name).touch()
     async with RegistrationServer(folder, manager):
         assert names(folder) == ["kubelet.sock", "kubelet_internal_checkpoint"]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+async def test_a_server_that_is_cancelled_at_its_start_does_not_listen(folder: Path, manager: Any, steps: int) -> None:
+    async def serve() -> None:
+        async with RegistrationServer(folder, manager):
+            await asyncio.Event().wait()
+
+    serving = asyncio.create_task(serve())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait({serving})
+    assert not is_listening(folder / "kubelet.sock")
