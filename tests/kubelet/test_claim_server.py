@@ -23,7 +23,17 @@ from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, PluginError,
 from tessera.kubelet.proto import dra_pb2 as dra
 from tessera.kubelet.proto import drahealth_pb2 as health
 from tessera.kubelet.proto import pluginregistration_pb2 as registration
-from tessera.kubelet.wire import CLAIM_SERVICES, GET_INFO, NOTIFY_STATUS, OPTIONS, PREPARE, UNPREPARE, WATCH_HEALTH
+from tessera.kubelet.wire import (
+    CLAIM_SERVICES,
+    GET_INFO,
+    NOTIFY_STATUS,
+    OPTIONS,
+    PLUGIN_REGISTRATION,
+    PREPARE,
+    UNPREPARE,
+    WATCH_HEALTH,
+    service,
+)
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient, ClaimRegistry
 
 T = TypeVar("T")
@@ -316,10 +326,17 @@ class Kubelet:
         return asyncio.ensure_future(self.clients[-1].unprepare([ClaimRef("team", name, f"uid-{name}")]))
 
 
+class ImpatientClock(SystemClock):
+    """Pauses take no time."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
 @asynccontextmanager
 async def watched_by_kubelet(node: Node) -> AsyncIterator[Kubelet]:
     kubelet = Kubelet()
-    task = asyncio.create_task(ClaimRegistry(node.registry, kubelet).run())
+    task = asyncio.create_task(ClaimRegistry(node.registry, kubelet, ImpatientClock()).run())
     try:
         yield kubelet
     finally:
@@ -339,6 +356,33 @@ async def test_kubelet_waits_for_a_socket_on_which_nobody_listens_yet(node: Node
                 moved.hardlink_to(own)
                 moved.replace(early)
                 await kubelet.until(2)
+
+
+async def test_kubelet_tries_a_failed_registration_again(node: Node) -> None:
+    """Such as that of a driver on a node whose load lets no call end in time."""
+    told = asyncio.Queue[bool]()
+    answers = iter((grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE))
+
+    async def info(_request: Any, context: Any) -> registration.PluginInfo:
+        if (code := next(answers, None)) is not None:
+            await context.abort(code, "")
+        return registration.PluginInfo(type="DRAPlugin", name=DRIVER, supported_versions=CLAIM_SERVICES)
+
+    async def notify(request: registration.RegistrationStatus, _context: Any) -> Any:
+        told.put_nowait(request.plugin_registered)
+        return registration.RegistrationStatusResponse()
+
+    server = grpc.aio.server()
+    handlers = GET_INFO.handle_unary(info), NOTIFY_STATUS.handle_unary(notify)
+    server.add_generic_rpc_handlers((service(PLUGIN_REGISTRATION, *handlers),))
+    server.add_insecure_port(f"unix:{node.registry}/slow-reg.sock")
+    await server.start()
+    try:
+        async with watched_by_kubelet(node), asyncio.timeout(20):
+            assert await told.get()
+        assert told.empty()
+    finally:
+        await server.stop(None)
 
 
 async def test_every_claim_of_an_update_is_prepared_once_and_at_the_first_try(node: Node) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
+from tessera.clock import Clock
 from tessera.kubelet.inotify import watch_folder
 from tessera.kubelet.interfaces import (
     ClaimDeviceHealth,
@@ -43,6 +44,9 @@ _log = logging.getLogger(__name__)
 CALL_TIMEOUT = 45.0
 #: Seconds that kubelet gives a call of the registration.
 REGISTRATION_TIMEOUT = 10.0
+#: Seconds until kubelet tries a failed registration again: the first time, and the most after doubling
+#: (``pkg/util/goroutinemap/exponentialbackoff``).
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 122.0
 _DEADLINE = "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
 
 #: By claim's UID, its devices or why it is not prepared.
@@ -259,11 +263,13 @@ class ClaimRegistry:
     Args:
         folder: ``plugins_registry``.
         drivers: told of them.
+        clock: for the pauses after a failed registration.
     """
 
-    def __init__(self, folder: Path, drivers: ClaimDrivers) -> None:
+    def __init__(self, folder: Path, drivers: ClaimDrivers, clock: Clock) -> None:
         self._folder = folder
         self._drivers = drivers
+        self._clock = clock
         self._known: dict[Path, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -283,12 +289,16 @@ class ClaimRegistry:
             self._known.clear()
 
     async def _follow(self, path: Path) -> None:
-        """Registers one driver, and says whenever it stops to answer and answers again."""
-        try:
-            name, client = await self._register(path)
-        except (grpc.aio.AioRpcError, ValueError) as error:
-            _log.warning("%s: %s", path, error)
-            return
+        """Registers one driver, as often as that fails, and says whenever it stops to answer and answers again."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                name, client = await self._register(path)
+                break
+            except (grpc.aio.AioRpcError, ValueError) as error:
+                _log.warning("%s: %s", path, error)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
         try:
             await self._watch_connection(name, client)
         finally:

@@ -5,6 +5,7 @@ import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from tessera.clock import Clock
 from tessera_lab.kubelet.context import GrpcPlugins, InProcessPlugins
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimDrivers, ClaimRegistry
 from tessera_lab.kubelet.devices.checkpoint import (
@@ -23,10 +24,11 @@ class PluginEndpoints:
 
     Args:
         plugins: how they connect.
+        clock: for the pauses after a driver's failed registration.
     """
 
-    def __init__(self, plugins: InProcessPlugins | GrpcPlugins) -> None:
-        self._plugins = plugins
+    def __init__(self, plugins: InProcessPlugins | GrpcPlugins, clock: Clock) -> None:
+        self._plugins, self._clock = plugins, clock
         self._stack: AsyncExitStack | None = None
 
     def checkpoint(self) -> Checkpoint:
@@ -78,7 +80,7 @@ class PluginEndpoints:
                 socket = directories.pod_resources / "kubelet.sock"
                 await self._stack.enter_async_context(PodResourcesServer(socket, devices))
                 await self._stack.enter_async_context(RegistrationServer(directories.plugins, devices.add_plugin))
-                registry = asyncio.create_task(ClaimRegistry(directories.registry, drivers).run())
+                registry = asyncio.create_task(ClaimRegistry(directories.registry, drivers, self._clock).run())
                 self._stack.push_async_callback(_end, registry)
 
     def claim_checkpoint(self) -> ClaimCheckpoint:

@@ -102,7 +102,7 @@ class SimulatedNode:
         self.kernel = self._next_kernel = self.options.kernel
         self._booting = False
         self._registered = False
-        self._endpoints = PluginEndpoints(plugins)
+        self._endpoints = PluginEndpoints(plugins, clock)
         self.devices = DeviceManager(
             clock=clock,
             checkpoint=self._endpoints.checkpoint(),
