@@ -97,8 +97,9 @@ def test_a_server_that_stops_under_a_stream_logs_no_error(tmp_path: Path, caplog
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("cancels", [1, 2])
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_server_whose_start_is_cancelled_does_not_listen(tmp_path: Path, steps: int) -> None:
+def test_a_server_whose_start_is_cancelled_does_not_listen(tmp_path: Path, steps: int, cancels: int) -> None:
     async def story() -> None:
         socket = tmp_path / "p.sock"
         server = grpc.aio.server()
@@ -106,7 +107,9 @@ def test_a_server_whose_start_is_cancelled_does_not_listen(tmp_path: Path, steps
         start = asyncio.create_task(start_server(server))
         for _ in range(steps):
             await asyncio.sleep(0)
-        start.cancel()
+        for _ in range(cancels):
+            start.cancel()
+            await asyncio.sleep(0)
         await asyncio.wait({start})
         try:
             assert start.cancelled() is not is_listening(socket)

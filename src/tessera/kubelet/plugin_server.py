@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -135,9 +136,17 @@ async def start_server(server: grpc.aio.Server) -> None:
     try:
         await asyncio.shield(started)
     except asyncio.CancelledError:
-        await started
-        await server.stop(None)
+        await _wait_until_done(started)
+        if started.exception() is None:
+            await _wait_until_done(asyncio.create_task(server.stop(None)))
         raise
+
+
+async def _wait_until_done(task: "asyncio.Task[None]") -> None:
+    """Waits for the end of a task that takes no time, also if the caller is cancelled once more."""
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
 
 
 async def iterate_until(closing: asyncio.Event, lists: AsyncIterator[T]) -> AsyncIterator[T]:
