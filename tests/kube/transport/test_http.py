@@ -262,8 +262,8 @@ async def test_a_stream_that_stays_silent_is_a_connection_error(server: Scripted
 # The transport of commands
 
 
-@pytest.mark.parametrize(("patience", "connections"), [(0.0, 8), (60.0, 1)], ids=["slow", "quick"])
-async def test_requests_share_a_connection_and_those_that_wait_too_long_get_more_up_to_eight(
+@pytest.mark.parametrize(("patience", "connections"), [(0.0, 20), (60.0, 1)], ids=["slow", "quick"])
+async def test_requests_share_a_connection_and_those_that_wait_too_long_get_their_own(
     patience: float, connections: int
 ) -> None:
     accepted: list[asyncio.StreamWriter] = []
@@ -306,6 +306,21 @@ async def test_a_request_that_is_given_up_leaves_its_connection_to_the_next() ->
     await stop()
 
 
+async def test_answers_that_do_not_come_delay_no_other_request() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while b"hangs" not in await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    transport, stop = await one_shot_to(answer)
+    hanging = [asyncio.create_task(transport.request(Request(method="GET", path="/hangs"))) for _ in range(12)]
+    found = await asyncio.gather(*(transport.request(GET) for _ in range(12)))
+    assert [each.body for each in found] == [b"ok"] * 12
+    for each in hanging:
+        each.cancel()
+    await asyncio.gather(*hanging, return_exceptions=True)
+    await stop()
+
+
 async def test_where_nobody_listens_all_requests_fail_at_once(server: ScriptedServer) -> None:
     await server.stop()
     transport = OneShotTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()), patience=60.0)
@@ -327,6 +342,62 @@ async def test_a_read_is_sent_again_if_the_kept_connection_had_ended_and_a_write
     with pytest.raises(ConnectionError, match="the connection ended before the answer"):
         await transport.request(Request(method="POST", path="/", body=b"{}"))
     await stop()
+
+
+async def test_a_write_after_a_pause_does_not_go_to_a_connection_that_the_server_has_closed() -> None:
+    closed = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await writer.drain()
+        await asyncio.sleep(0)
+        writer.close()
+        await writer.wait_closed()
+        closed.set()
+
+    transport, stop = await one_shot_to(answer)
+    for _ in range(3):
+        assert (await transport.request(Request(method="POST", path="/", body=b"{}"))).body == b"ok"
+        await closed.wait()
+        closed.clear()
+        await until_sockets_are_read()
+    await stop()
+
+
+async def until_sockets_are_read() -> None:
+    """Lets the loop take in what has come over the loopback."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_request_goes_over_no_connection_that_another_certificate_opened(
+    kind: Kind, authority: Authority, tmp_path: Path
+) -> None:
+    names: list[object] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                peer = writer.get_extra_info("peercert")
+                names.append(peer and peer["subject"][0][0][1])
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        writer.close()
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem.decode())
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.load_cert_chain(authority.issue("127.0.0.1").write(tmp_path))
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    credentials = with_certificate(authority.issue("me"))
+    transport = kind(ClusterConfig(server=url, credentials=credentials, ca=authority.pem))
+    hers = msgspec.structs.replace(GET, headers={"authorization": "Bearer hers"})
+    for each in (GET, GET, hers, GET):
+        await transport.request(each)
+    assert names == ["me", "me", None, "me"]
+    await transport.close()
+    listener.close()
 
 
 @pytest.mark.parametrize(

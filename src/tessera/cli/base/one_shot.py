@@ -5,7 +5,8 @@ library's ``http.client`` blocks its thread, so that Ctrl-C would wait for the s
 behind a proxy are left to :class:`~tessera.kube.transport.http.HttpTransport`, which is imported only for these.
 
 A connection costs about 10 ms of CPU time, at both ends, most of it for TLS: more than most requests. Requests at the
-same time share one, and another is made for a request that has waited as long as that is worth.
+same time share one, and another is made for a request that has waited as long as that is worth. Answers that do not
+come, as of a node that hangs behind the API server's proxy, hold their connections and delay no other request for long.
 """
 
 import asyncio
@@ -30,20 +31,33 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT = 10.0
 #: Seconds that a request waits for a connection that is in use or being made, before it makes its own.
 _PATIENCE = 0.025
-#: Most connections.
-_CONNECTIONS = 8
+#: Connections from which on a request waits :data:`_LONG_PATIENCE` times as long before it makes a further one, and
+#: those from which on it makes none; a command has fewer requests at a time.
+_CONNECTIONS, _LONG_PATIENCE, _ALL_CONNECTIONS = 8, 10, 64
 #: Most bytes of an answer's head, or of one line of it.
 _HEAD = 2**18
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 class _Connection:
-    """One connection: a request at a time."""
+    """One connection: a request at a time.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    Args:
+        reader: what the server sends.
+        writer: what it gets.
+        credential: whose client certificate it was made with.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, credential: Credential) -> None:
         self._reader = reader
         self._writer = writer
+        self._certificate = credential.certificate
         self.reusable = False
+
+    def serves(self, credential: Credential) -> bool:
+        """True if the server has not closed it since its last answer, and knows it by this credential's certificate."""
+        ended = self._reader.at_eof() or self._writer.is_closing()
+        return not ended and self._certificate == credential.certificate
 
     async def ask(self, head: bytes, body: bytes) -> Response:
         """Sends a request and reads the whole answer.
@@ -131,7 +145,10 @@ class _Connections:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[_Connection | None] = loop.create_future()
         self._waiting.append(turn)
-        timer = loop.call_later(self._patience, self._end_wait, turn)
+        timers = [
+            loop.call_later(self._patience, self._end_wait, turn, _CONNECTIONS),
+            loop.call_later(self._patience * _LONG_PATIENCE, self._end_wait, turn, _ALL_CONNECTIONS),
+        ]
         try:
             return await turn
         except asyncio.CancelledError:
@@ -139,10 +156,11 @@ class _Connections:
                 self.give_back(turn.result())
             raise
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
 
-    def _end_wait(self, turn: "asyncio.Future[_Connection | None]") -> None:
-        if not turn.done() and self._open < _CONNECTIONS:
+    def _end_wait(self, turn: "asyncio.Future[_Connection | None]", most: int) -> None:
+        if not turn.done() and self._open < most:
             self._open += 1
             turn.set_result(None)
 
@@ -238,6 +256,9 @@ class OneShotTransport:
             async with asyncio.timeout(self._config.timeout):
                 while True:
                     kept = await self._connections.take()
+                    if kept is not None and not kept.serves(credential):
+                        kept.abort()
+                        kept = None  # its place is that of the next
                     try:
                         return await self._ask(kept or await self._connect(credential), head, request.body)
                     except (EOFError, ConnectionError):
@@ -261,9 +282,10 @@ class OneShotTransport:
             port = url.port or (443 if context else 80)
             name = (self._config.server_name or None) if context else None
             async with asyncio.timeout(_CONNECT_TIMEOUT):
-                return _Connection(
-                    *await asyncio.open_connection(url.hostname, port, ssl=context, server_hostname=name, limit=_HEAD)
+                reader, writer = await asyncio.open_connection(
+                    url.hostname, port, ssl=context, server_hostname=name, limit=_HEAD
                 )
+            return _Connection(reader, writer, credential)
         except BaseException as error:
             self._connections.fail(error)
             raise
