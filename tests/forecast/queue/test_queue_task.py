@@ -7,7 +7,10 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import NAMESPACE, Lab, in_lab
 
+from tessera.clock import LoopClock
 from tessera.controller.slicing.cycle import take_in
+from tessera.controller.slicing.state.slicer_state import SlicerState
+from tessera.forecast.queue.competition import CurrentPage
 from tessera.forecast.queue.satellite import PERIOD, QueueTask
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.event_recorder import EventRecorder
@@ -26,24 +29,28 @@ def large() -> SlicerCluster:
     return cluster
 
 
+def task_of(lab: Lab, cluster: SlicerCluster, clock: LoopClock) -> QueueTask:
+    rng = random.Random(0)
+    return QueueTask(
+        KubeRuntime(client=lab.client, clock=clock, rng=rng),
+        cluster.slicer,
+        pods=Informer(lab.client, PODS, clock=clock, rng=rng),
+        nodes=Informer(lab.client, NODES, clock=clock, rng=rng),
+        events=EventRecorder(lab.client, component="t", clock=clock, rng=rng),
+        namespace=NAMESPACE,
+    )
+
+
 @pytest.mark.parametrize("parts", [0, 1, 3])
 def test_no_page_is_made_until_all_nodes_and_pods_are_taken_in(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(take_in, "ABSORBED_CHANGES", 4)
 
     async def story(lab: Lab) -> None:
-        cluster, rng = large(), random.Random(0)
+        cluster = large()
         for _ in range(parts):
             cluster.slicer.decide()
         assert not cluster.slicer.is_caught_up
-        runtime = KubeRuntime(client=lab.client, clock=lab.clock, rng=rng)
-        task = QueueTask(
-            runtime,
-            cluster.slicer,
-            pods=Informer(lab.client, PODS, clock=lab.clock, rng=rng),
-            nodes=Informer(lab.client, NODES, clock=lab.clock, rng=rng),
-            events=EventRecorder(lab.client, component="t", clock=lab.clock, rng=rng),
-            namespace=NAMESPACE,
-        )
+        task = task_of(lab, cluster, lab.clock)
         running = asyncio.create_task(task.run())
         await lab.clock.sleep(4 * PERIOD)
         assert task.page == QueuePage()
@@ -51,5 +58,38 @@ def test_no_page_is_made_until_all_nodes_and_pods_are_taken_in(parts: int, monke
         await lab.clock.sleep(2 * PERIOD)
         assert (task.page.leads, len(task.page.pods)) == (True, 1)
         running.cancel()
+
+    in_lab(story)
+
+
+class WorkClock(LoopClock):
+    """A loop's time, which work takes too.
+
+    Attributes:
+        worked: seconds of work.
+    """
+
+    worked = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.worked
+
+
+def test_readers_without_end_make_the_page_current_for_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant in a loop, against a queue of which each update takes a tenth of a second of the controller's."""
+
+    async def story(lab: Lab) -> None:
+        clock = WorkClock(0.0)
+        task = task_of(lab, large(), clock)
+
+        def work(_self: CurrentPage, _state: SlicerState) -> QueuePage:
+            clock.worked += 0.1
+            return QueuePage(leads=True)
+
+        monkeypatch.setattr(CurrentPage, "read", work)
+        for _ in range(1_000):
+            assert task.page.leads
+            await lab.clock.sleep(0.1)
+        assert clock.worked == pytest.approx(5.0, rel=0.1)
 
     in_lab(story)

@@ -1,8 +1,9 @@
 """The queue as a satellite of the controller: follows leases, forecasts starts, tells pods, and keeps the history.
 
 A round runs every :data:`PERIOD`, or later where forecasts are expensive: at most a twentieth of the time is spent on
-them. It works in pieces, and gives way to decisions after each. The history is one ConfigMap, written at most once in
-:data:`WRITE_PERIOD`.
+them. It works in pieces, and gives way to decisions after each. Between two rounds the page is brought up to date for
+its readers, for as much of the time again: a tenant can have it read without end. The history is one ConfigMap, written
+at most once in :data:`WRITE_PERIOD`.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
-#: Least seconds between two forecasts, and share of the time that they may take.
+#: Least seconds between two forecasts, and share of the time that they may take; the page's updates have the same.
 PERIOD, _SHARE = 15.0, 0.05
 #: Seconds between two looks if the slicer has taken in all nodes and pods.
 _CATCH_UP = 0.5
@@ -84,6 +85,8 @@ class QueueTask:
         self._jobs = JobReader(runtime.client)
         self._history = self._new_history()
         self._forecaster = Forecaster(self._history)
+        #: The page as it was brought up to date last, of which round, and when it may be next.
+        self._page, self._page_of, self._page_due = QueuePage(), self._forecaster.current, 0.0
         self._written = 0
         #: Pods that have changed since the last round: how each was at first, and its slices; and how it is now. Only
         #: the end of a lease counts at once: the pod itself has the other times.
@@ -105,8 +108,13 @@ class QueueTask:
 
     @property
     def page(self) -> QueuePage:
-        """The last forecast, without the pods that wait no more."""
-        return self._forecaster.current.read(self._slicer.state)
+        """The last forecast, brought up to date; of a long queue, as it was a second or two before."""
+        current, began = self._forecaster.current, self._clock.monotonic()
+        if current is not self._page_of or began >= self._page_due:
+            self._page, self._page_of = current.read(self._slicer.state), current
+            ended = self._clock.monotonic()
+            self._page_due = ended + (ended - began) / _SHARE
+        return self._page
 
     def follow(self) -> None:
         """Subscribes to the pods; called after the slicer has."""
