@@ -330,7 +330,7 @@ async def test_where_nobody_listens_all_requests_fail_at_once(server: ScriptedSe
     }
 
 
-async def test_a_read_is_sent_again_if_the_kept_connection_had_ended_and_a_write_is_not() -> None:
+async def test_what_changes_nothing_is_sent_again_if_the_kept_connection_had_ended_and_a_write_is_not() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
@@ -338,7 +338,11 @@ async def test_a_read_is_sent_again_if_the_kept_connection_had_ended_and_a_write
         writer.close()
 
     transport, stop = await one_shot_to(answer)
-    assert (await transport.request(GET)).body == (await transport.request(GET)).body == b"ok"
+    review = Request(method="POST", path="/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=b"{}")
+    token = Request(method="POST", path="/api/v1/namespaces/a/serviceaccounts/b/token", body=b"{}")
+    trial = Request(method="POST", path="/api/v1/namespaces/a/pods", query=[("dryRun", "All")], body=b"{}")
+    for each in (GET, GET, review, token, trial):
+        assert (await transport.request(each)).body == b"ok"
     with pytest.raises(ConnectionError, match="the connection ended before the answer"):
         await transport.request(Request(method="POST", path="/", body=b"{}"))
     await stop()
@@ -398,6 +402,26 @@ async def test_a_request_goes_over_no_connection_that_another_certificate_opened
     assert names == ["me", "me", None, "me"]
     await transport.close()
     listener.close()
+
+
+async def test_what_a_proxy_says_to_an_idle_connection_is_no_answer_to_the_next_request() -> None:
+    idle = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await idle.wait()
+        writer.write(b"HTTP/1.0 408 Request Time-out\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    transport, stop = await one_shot_to(answer)
+    for each in (GET, Request(method="POST", path="/", body=b"{}")):
+        idle.clear()
+        assert (await transport.request(GET)).body == b"ok"
+        idle.set()
+        await until_sockets_are_read()
+        assert (await transport.request(each)).body == b"ok"
+    await stop()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ _PATIENCE = 0.025
 _CONNECTIONS, _LONG_PATIENCE, _ALL_CONNECTIONS = 8, 10, 64
 #: Most bytes of an answer's head, or of one line of it.
 _HEAD = 2**18
+#: Status by which proxies end a connection that was idle: they send it instead of the answer to the next request.
+_TOO_LATE = 408
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
@@ -73,7 +75,7 @@ class _Connection:
             found = await self._read_head()
         content = await self._read_body(found)
         # An answer without a length ends with its connection.
-        self.reusable = found.keeps and not self._reader.at_eof()
+        self.reusable = found.keeps and found.status != _TOO_LATE and not self._reader.at_eof()
         return Response(status=found.status, headers=found.headers, body=content)
 
     async def _read_head(self) -> "_Head":
@@ -260,10 +262,13 @@ class OneShotTransport:
                         kept.abort()
                         kept = None  # its place is that of the next
                     try:
-                        return await self._ask(kept or await self._connect(credential), head, request.body)
+                        answer = await self._ask(kept or await self._connect(credential), head, request.body)
                     except (EOFError, ConnectionError):
-                        if kept is None or request.method != "GET":
+                        if kept is None or _may_change(request):
                             raise  # the server may have acted; a kept connection that had ended is no reason to repeat
+                    else:
+                        if kept is None or answer.status != _TOO_LATE:
+                            return answer
         except TimeoutError as error:
             raise TimeoutError(f"{self._base} did not answer in time") from error
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
@@ -305,6 +310,12 @@ class OneShotTransport:
         if any("\r" in line or "\n" in line for line in lines):
             raise ConnectionError("a header or the path of the request holds a line break; nothing was sent")
         return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _may_change(request: Request) -> bool:
+    """True for a request that is not sent twice: it may change something. Reviews, tokens and dry runs do not."""
+    asks = request.path.endswith(("reviews", "/token")) or ("dryRun", "All") in request.query
+    return request.method != "GET" and not asks
 
 
 def _describe_error(error: Exception, base: str) -> str:
