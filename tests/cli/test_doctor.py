@@ -1,11 +1,18 @@
 """``tessera doctor``: how its text joins what the asker has no right to examine."""
 
 import pytest
+from tests.kube.conftest import ScriptedServer
 
+from tessera.cli.base.one_shot import OneShotTransport
 from tessera.cli.doctor import _lines
-from tessera.doctor.facts import Refusal, not_examined
+from tessera.clock import SystemClock
+from tessera.doctor.examination import examine
+from tessera.doctor.facts import Refusal, not_examined, ok
 from tessera.doctor.reading import try_to_read
-from tessera.kube.client.errors import Forbidden, Status
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden, Status, Unauthorized
+from tessera.kube.transport.cluster_config import ClusterConfig
+from tessera.kube.transport.credentials import StaticCredentials
 
 NO_RIGHT = 'Error from server (Forbidden): nodes is forbidden: User "ann" cannot list resource "nodes" in API group ""'
 NO_METRICS = 'Error from server (Forbidden): forbidden: User "ann" cannot get path "/metrics"'
@@ -25,6 +32,31 @@ def test_missing_rights_are_one_line_and_a_refusal_by_admission_is_not_one_of_th
         "         -> an administrator runs tessera doctor; tessera doctor --all names each right",
         "3 checks: 3 unknown",
     ]
+
+
+def test_what_is_said_of_many_checks_is_said_once() -> None:
+    nodes = Refusal("Error from server (ServiceUnavailable): no")
+    findings = [
+        not_examined("nodes", nodes, needs="list nodes"),
+        ok("clock", "right"),
+        not_examined("agents", nodes, needs="list nodes"),
+    ]
+    assert list(_lines(findings, shows_all=False)) == [
+        "unknown  nodes, agents: not examined: Error from server (ServiceUnavailable): no",
+        "3 checks: 2 unknown, 1 ok",
+    ]
+
+
+async def test_a_server_that_does_not_know_the_asker_is_one_error() -> None:
+    server = ScriptedServer()
+    await server.start()
+    server.refuses(401, "Unauthorized", "Unauthorized")
+    config = ClusterConfig(server=server.url, credentials=StaticCredentials())
+    client = Client(OneShotTransport(config), field_manager="t", clock=SystemClock())
+    with pytest.raises(Unauthorized):
+        await examine(client, SystemClock(), "default")
+    await client.close()
+    await server.stop()
 
 
 @pytest.mark.parametrize(

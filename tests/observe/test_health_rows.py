@@ -43,6 +43,7 @@ def test_degraded_cards_are_no_reason_to_act_and_a_silent_node_is() -> None:
     page = NodeUsage(node="n", cards=(sick("a", "degraded"),))
     assert judge_fleet(FleetUsage(nodes=(page,))).complete
     assert not judge_fleet(FleetUsage(nodes=(page,)), nodes_known=False).complete
+    assert not judge_fleet(FleetUsage(nodes=(page,)), unread="instaslices could not be read").complete
     assert not judge_fleet(FleetUsage(nodes=(page,), failures=(SilentNode(node="m", reason="no answer"),))).complete
 
 

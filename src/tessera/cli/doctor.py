@@ -23,7 +23,7 @@ from tessera.text import count_noun, list_names, one_line
 if TYPE_CHECKING:
     from tessera.doctor.archive import Archive
     from tessera.doctor.bundle import FetchRecords
-    from tessera.doctor.facts import Finding
+    from tessera.doctor.facts import Finding, Verdict
     from tessera.kube.transport.http import HttpTransport
 
 
@@ -155,12 +155,11 @@ def _lines(findings: "Sequence[Finding]", *, shows_all: bool) -> Iterator[str]:
     from tessera.doctor.facts import Verdict
 
     refused = [each for each in findings if each.lacks_right]
-    for each in findings:
-        if not shows_all and (each.verdict is Verdict.OK or each in refused):
-            continue
-        yield f"{each.verdict.value:<8} {each.check}: {one_line(each.text, 1000)}"
-        if each.advice:
-            yield f"         -> {one_line(each.advice, 1000)}"
+    shown = [each for each in findings if shows_all or not (each.verdict is Verdict.OK or each in refused)]
+    for (verdict, text, advice), alike in _alike(shown).items():
+        yield f"{verdict.value:<8} {', '.join(alike)}: {one_line(text, 1000)}"
+        if advice:
+            yield f"         -> {one_line(advice, 1000)}"
     if refused and not shows_all:
         names = list_names(list(dict.fromkeys(each.check for each in refused)), len(findings))
         yield f"unknown  not examined, for lack of rights: {names}"
@@ -168,3 +167,11 @@ def _lines(findings: "Sequence[Finding]", *, shows_all: bool) -> Iterator[str]:
     numbers = {verdict: sum(each.verdict is verdict for each in findings) for verdict in Verdict}
     counted = ", ".join(f"{number} {verdict.value}" for verdict, number in numbers.items() if number)
     yield f"{len(findings)} checks: {counted}"
+
+
+def _alike(findings: "Sequence[Finding]") -> "dict[tuple[Verdict, str, str], list[str]]":
+    """The checks of which the same is said, as of all that rest on one kind that the API server does not answer."""
+    found: dict[tuple[Verdict, str, str], list[str]] = {}
+    for each in findings:
+        found.setdefault((each.verdict, each.text, each.advice), []).append(each.check)
+    return found

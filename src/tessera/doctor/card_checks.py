@@ -111,7 +111,7 @@ def check_claims(facts: ClusterFacts) -> Iterator[Finding]:
     if isinstance(found, Refusal):
         if not claim_driver(facts.pods):
             return
-        yield not_examined("claims", found, "ask for the ClusterRole tessera-admin")
+        yield not_examined("claims", found, needs="read ResourceClaims' objects (the ClusterRole tessera-admin)")
         return
     yield from _leftovers(found)
     if not found.driver:

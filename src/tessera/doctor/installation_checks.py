@@ -23,6 +23,7 @@ from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silen
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.card_checks import check_cards
 from tessera.doctor.facts import (
+    FOR_TENANTS,
     TRIAL_RESOURCE,
     ClusterFacts,
     Finding,
@@ -79,7 +80,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     yield _namespace(facts.namespace)
     yield _definitions(facts.definitions)
     if isinstance(facts.pods, Refusal):
-        yield not_examined("processes", facts.pods, "ask for the right", needs=_LIST_PODS)
+        yield not_examined("processes", facts.pods, needs=_LIST_PODS)
     else:
         yield from _processes(facts, facts.pods)
     yield from check_cards(facts.nodes)
@@ -105,7 +106,8 @@ def _rights(rights: Mapping[str, Sequence[str]] | Refusal) -> Iterator[Finding]:
     lacking = {command: missing for command, missing in rights.items() if missing and command != _INSTALL}
     for command, missing in lacking.items():
         text = f"{command} does not work for you: you may not {', '.join(missing)}"
-        yield warning("rights", text, "ask an administrator for these rights if you need the command")
+        own = "name a namespace of yours (-n NAME), or " if command in FOR_TENANTS else ""
+        yield warning("rights", text, f"{own}ask an administrator for these rights if you need the command")
     if not lacking:
         but = f" but {_INSTALL}, which is an administrator's" if rights.get(_INSTALL) else ""
         yield ok("rights", f"yours suffice for all commands{but}")
@@ -450,8 +452,8 @@ def _trial(trial: Object | Refusal) -> Finding:
                 " firewall between control plane and nodes: TCP 9443"
             )
             return error(check, f"the API server cannot reach the webhook: {one_line(trial.reason, 300)}", advice)
-        advice = "name a namespace where you may create pods: --namespace NAME"
-        return not_examined(check, trial, advice)
+        refused = trial.lacks_right or "(Forbidden)" in trial.reason  # by a quota or another policy of the namespace
+        return not_examined(check, trial, "name a namespace where you may create pods: -n NAME" if refused else "")
     text = f"a pod that the webhook must refuse is admitted (dry run; it asks for {TRIAL_RESOURCE} alone)"
     return error(check, text, "see MutatingWebhookConfiguration tessera-webhook: somebody changed its rules")
 

@@ -71,7 +71,7 @@ def check_platform(facts: ClusterFacts) -> Iterator[Finding]:
     yield _api_version(facts.version)
     yield _feature_gates(facts.gates)
     if isinstance(facts.nodes, Refusal):
-        yield not_examined("nodes", facts.nodes, "ask for the right to list nodes")
+        yield not_examined("nodes", facts.nodes, needs="list nodes")
     else:
         yield from _nodes(facts.nodes)
     yield _others(facts)
@@ -186,7 +186,7 @@ def _runtimes(nodes: list[Node]) -> Iterator[Finding]:
 
 def _others(facts: ClusterFacts) -> Finding:
     if isinstance(facts.daemon_sets, Refusal):
-        return not_examined("others", facts.daemon_sets, "ask for the right to list daemonsets")
+        return not_examined("others", facts.daemon_sets, needs="list daemonsets")
     found, instaslice = {}, False
     for each in facts.daemon_sets:
         metadata = each["metadata"]

@@ -52,7 +52,7 @@ def check_queues(facts: ClusterFacts) -> Iterator[Finding]:
     """Yields the findings of all checks of this module."""
     if isinstance(facts.kueue, Refusal):
         if not facts.kueue.missing:
-            yield not_examined("kueue", facts.kueue, "ask for the right")
+            yield not_examined("kueue", facts.kueue, needs="read Kueue's objects")
         return
     queues = [queue for queue in map(_read_queue, facts.kueue.cluster_queues) if covers_slices(queue.covered)]
     if not queues:

@@ -33,7 +33,7 @@ from tessera.doctor.facts import (
     claim_driver,
 )
 from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized
 from tessera.kube.resources import (
     API_SERVICES,
     CONFIGMAPS,
@@ -94,6 +94,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
 
     Raises:
         ConnectionError: the API server does not answer at all.
+        Unauthorized: it does not know the asker.
     """
     version, skew = await _version(client, clock)
     async with asyncio.TaskGroup() as group:
@@ -172,6 +173,8 @@ async def _version(client: Client, clock: Clock) -> tuple[str | Refusal, float |
     before = clock.now()
     try:
         answer = await client.request("GET", "/version")
+    except Unauthorized:
+        raise  # nothing else would be answered
     except ApiError as problem:
         refusal = _refusal(problem)
         return refusal, refusal

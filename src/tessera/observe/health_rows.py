@@ -98,7 +98,7 @@ class FleetHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def complete(self) -> bool:
         """True if every card's health is known, and every card is allocated."""
-        return all(row.allocated for row in self.cards) and not self.silent and self.nodes_known
+        return all(row.allocated for row in self.cards) and not self.silent and self.nodes_known and not self.unread
 
 
 def judge_fleet(
