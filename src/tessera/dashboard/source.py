@@ -195,6 +195,11 @@ class ClusterSource:
                     self._queue = " ".join(str(error).split())
             return self._queue
 
+    @property
+    def queue_read_at(self) -> float:
+        """When the controller's queue was read last, on the clock that never runs backwards."""
+        return self._queue_read_at
+
     async def read_signals(self) -> SignalsPage | str:
         """The controller's signals of services, read again if older than :data:`PERIOD`; or why nobody tells them."""
         async with self._signals_reading:

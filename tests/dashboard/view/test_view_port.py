@@ -30,7 +30,7 @@ from tessera.dashboard.view.explanations import read_view
 from tessera.dashboard.view.objects import GPU_HOURS, RESOURCES, USAGES, WAITING_PODS
 from tessera.doctor.manifests import deploy_folder
 from tessera.doctor.reading import read_facts
-from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, SpareSlices
+from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, SpareSlices, encode_page
 from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.reasons.reason import Blocker, Full
 from tessera.signals.page import REQUESTS, Service, SignalsPage
@@ -193,6 +193,19 @@ async def test_a_tenant_sees_its_own_place_in_the_queue_and_no_name_of_a_neighbo
             "hidden",
             "train",
         ]
+
+
+async def test_an_answer_about_the_queue_is_kept_no_longer_than_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For three seconds, ``tessera queue`` of a tenant lacked a pod of which ``tessera why`` said that it waits."""
+    monkeypatch.setattr("tessera.dashboard.view.server._FRESH", 1_000_000.0)
+    now = SystemClock().now()
+    pods = [QueuedPod(namespace="team", name=name, since=now) for name in ("first", "second")]
+    async with served() as view:
+        await view.cluster.add_controller(QueuePage(leads=True, taken=now, pods=(pods[0],)))
+        await view.allow("ann", "team")
+        await view.until(f"{API}/namespaces/team/waitingpods", b"first")
+        view.cluster.queue = encode_page(QueuePage(leads=True, taken=now, pods=tuple(pods)))
+        await view.until(f"{API}/namespaces/team/waitingpods", b"second")
 
 
 async def test_a_tenant_sees_the_services_of_its_namespace_and_none_of_a_neighbour() -> None:

@@ -1,8 +1,9 @@
 """Serves ``view.tessera.dev`` and ``external.metrics.k8s.io``: the port for kube-apiserver's front proxy alone.
 
 It answers discovery, its OpenAPI documents and GET, in the forms of a Kubernetes API; everything else is a Status with
-its code. An answer for one kind of rights is kept for two seconds, and they are made one after the other, so that
-nobody can slow the page by asking often. Each user gets an answer before any other gets two.
+its code. An answer for one kind of rights is kept for two seconds, that of the queue as long as the queue is fresh, and
+they are made one after the other, so that nobody can slow the page by asking often. Each user gets an answer before any
+other gets two.
 """
 
 import asyncio
@@ -83,7 +84,8 @@ class ViewAnswers:
         self._clock = clock
         self._past = past
         self._turns: FairTurns[str] = FairTurns(VIEW_WAITING)
-        #: The content of an object by kind and rights, with the time at which it was made; the oldest first.
+        #: The content of an object by kind and rights, with the time at which it was made, that of the queue with the
+        #: time at which that was read; the oldest first.
         self._made: dict[tuple[str, Visibility], tuple[float, bytes]] = {}
 
     async def content(self, resource: Resource[Any], person: Person, namespace: str, name: str) -> bytes | None:
@@ -116,7 +118,8 @@ class ViewAnswers:
 
     def _kept(self, key: tuple[str, Visibility]) -> bytes | None:
         made = self._made.get(key)
-        return made[1] if made is not None and self._clock.monotonic() - made[0] <= _FRESH else None
+        life = FRESH if key[0] == WAITING_PODS.plural else _FRESH
+        return made[1] if made is not None and self._clock.monotonic() - made[0] <= life else None
 
     async def _make_in_turn(self, resource: Resource[Any], visibility: Visibility, share: str) -> bytes:
         key = (resource.plural, visibility)
@@ -125,6 +128,7 @@ class ViewAnswers:
             if content is None:
                 began = self._clock.monotonic()
                 content = await self._make(resource, visibility)
+                began = self._source.queue_read_at if resource is WAITING_PODS else began
                 self._made.pop(key, None)
                 self._made[key] = (began, content)
                 while len(self._made) > VIEW_ANSWERS:
