@@ -202,6 +202,19 @@ async def test_nobody_listening_is_a_connection_error(kind: Kind, server: Script
     await transport.close()
 
 
+async def test_a_proxy_that_takes_no_connection_or_refuses_is_named(kind: Kind, server: ScriptedServer) -> None:
+    config = ClusterConfig(server="https://10.0.0.1:6443", credentials=StaticCredentials(), proxy=server.url)
+    transport = kind(config)
+    server.answers(b"", 403)
+    with pytest.raises(ConnectionError, match=r"^the proxy to https://10\.0\.0\.1:6443 refused with 403 X$"):
+        await transport.request(GET)
+    await server.stop()
+    said = r"^proxy 127\.0\.0\.1:\d+ to https://10\.0\.0\.1:6443: connection refused$"
+    with pytest.raises(ConnectionError, match=said):
+        await transport.request(GET)
+    await transport.close()
+
+
 async def drained(transport: HttpTransport) -> bytes:
     async with asyncio.timeout(60), transport.stream(GET) as stream:
         return b"".join([chunk async for chunk in stream.chunks()])

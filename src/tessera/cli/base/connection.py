@@ -190,7 +190,9 @@ def describe_error(error: BaseException) -> str | None:
             step = _UNKNOWN_USER
         return " ".join(str(error).split()) + step
     if isinstance(error, ConnectionError) and str(error).endswith("connection refused"):
-        return f"error: {error}; nothing listens there: check that the cluster is up and that this is its address"
+        is_proxy = str(error).startswith("proxy ")
+        check = "that proxy-url is right" if is_proxy else "that the cluster is up and that this is its address"
+        return f"error: {error}; nothing listens there: check {check}"
     if isinstance(error, (UserError, NvmlError, OSError, ValueError)):
         return f"error: {' '.join(str(error).split())}"
     return None

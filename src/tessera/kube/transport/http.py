@@ -196,6 +196,10 @@ def _translate_errors(server: str) -> Iterator[None]:
         raise ConnectionError(f"{server} stayed silent for too long") from error
     except TimeoutError as error:
         raise TimeoutError(f"{server} did not answer in time") from error
+    except aiohttp.ClientProxyConnectionError as error:
+        raise ConnectionError(f"proxy {error.host}:{error.port} to {server}: {_describe_error(error)}") from error
+    except aiohttp.ClientHttpProxyError as error:
+        raise ConnectionError(f"the proxy to {server} refused with {error.status} {error.message}") from error
     except (aiohttp.ClientError, OSError) as error:
         raise ConnectionError(f"{server}: {_describe_error(error)}") from error
 
