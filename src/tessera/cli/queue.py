@@ -195,7 +195,7 @@ async def _read_slices(client: "Client", wanted: Wanted, now: float) -> "tuple[Q
         found = await _read_as_tenant(client, namespace)
         if isinstance(found, QueueReading):
             return found, namespace
-        why, note = found, f"this is what the pods were told. {found}"
+        why, note = found, f"this is what the pods were told; {found}"
     else:
         if not isinstance(page, str):
             shown = page if namespace is None else in_namespace(page, [namespace])
@@ -205,7 +205,7 @@ async def _read_slices(client: "Client", wanted: Wanted, now: float) -> "tuple[Q
         return await read_told(client, namespace, now, note), namespace
     except Forbidden as error:
         where = "all namespaces: name one with -n" if namespace is None else f"namespace {namespace}"
-        raise CommandError(" ".join(str(error).split()), f"You may not list the pods of {where}", why) from error
+        raise CommandError(f"error: you may not list the pods of {where}; {why}") from error
 
 
 def stale_note(seconds: float) -> str:
@@ -227,7 +227,7 @@ async def _read_as_tenant(client: "Client", namespace: str | None) -> "QueueRead
     from tessera.observe.queue_reading import QueueReading
 
     if namespace is None:
-        return f"To see who stands before which pod, you need {await describe_role(client, READ_PAGES)}"
+        return f"to see who stands before which pod, you need {await describe_role(client, READ_PAGES)}"
     try:
         page = in_namespace((await read_view(client, WAITING_PODS, namespace)).queue, [namespace])
     except ApiError as error:
