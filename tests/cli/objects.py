@@ -40,6 +40,8 @@ class Objects:
     def answer(self, path: str) -> tuple[int, Obj]:
         """The status code and body of a GET."""
         parts = [part for part in path.split("/") if part]
+        if parts == ["apis", "view.tessera.dev"]:
+            return 200, {"kind": "APIGroup", "apiVersion": "v1", "name": parts[1]}
         parts = parts[2:] if parts[:1] == ["api"] else parts[3:]
         namespace = ""
         if parts[:1] == ["namespaces"] and len(parts) > 2:

@@ -20,6 +20,8 @@ from tests.support.api_user import ApiUser, pod
 from tests.support.ports import free_port
 
 from tessera.api.nodes.usage import NodeUsage
+from tessera.cli.base.connection import CommandError
+from tessera.cli.base.tenant_view import read_as_tenant
 from tessera.cli.queue import Wanted, lines_of, read
 from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
@@ -275,6 +277,21 @@ async def test_rbac_decides_by_the_namespace_who_may_ask() -> None:
             path = f"{API}/namespaces/{namespace}/usages" if namespace else f"{API}/usages"
             answer = await view.user(name)("GET", path)
             assert (answer["code"], answer["reason"]) == (403, "Forbidden"), (name, namespace)
+
+
+async def test_where_the_api_is_not_installed_no_role_of_it_is_advised() -> None:
+    """RBAC refused the kind that does not exist, and ``tessera map`` advised to bind a role that does not either."""
+    cluster = AgentCluster()
+    await cluster.begin()
+    client = in_process_client(cluster.server, SystemClock(), "ann", "system:authenticated")
+    with pytest.raises(CommandError) as refused:
+        await read_as_tenant(client, MAPS, "team")
+    assert "tessera install --reuse --dashboard" in refused.value.message
+    assert "rolebinding" not in refused.value.message
+    async with served() as view:
+        client = in_process_client(view.cluster.server, SystemClock(), "ann", "system:authenticated")
+        with pytest.raises(CommandError, match="rolebinding"):
+            await read_as_tenant(client, MAPS, "team")
 
 
 async def test_an_administrator_sees_every_name() -> None:

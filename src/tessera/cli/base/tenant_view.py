@@ -73,21 +73,33 @@ async def missing_right(client: "Client", namespace: str, view: "ApiError") -> s
     """
     from tessera.kube.client.errors import Forbidden, NotFound
 
+    if isinstance(view, NotFound) or (isinstance(view, Forbidden) and await _lacks_api(client)):
+        return (
+            "this cluster has no Tessera, or one that shows cards to administrators only; an administrator adds"
+            " Tessera's API for tenants: tessera install --reuse --dashboard"
+        )
     if isinstance(view, Forbidden):
         role = f"--clusterrole={_ROLE} {await _subject(client)} -n {shlex.quote(namespace)}"
         return (
             f"you may not see the cards of the cluster from namespace {namespace}; an administrator allows it:"
             f" kubectl create rolebinding gpu-viewers {role}"
         )
-    if isinstance(view, NotFound):
-        return (
-            "this installation shows cards to administrators only; an administrator adds Tessera's API for tenants:"
-            " tessera install --reuse --dashboard"
-        )
     return (
         f"Tessera's API for tenants does not answer ({' '.join(str(view).split())}); an administrator sees why: kubectl"
         " get apiservice v1alpha1.view.tessera.dev -o yaml"
     )
+
+
+async def _lacks_api(client: "Client") -> bool:
+    """True if discovery, which is for every user, lists no such API: RBAC refuses also what does not exist."""
+    from tessera.dashboard.view.explanations import GROUP
+    from tessera.kube.client.errors import ApiError, NotFound
+
+    try:
+        await client.request("GET", f"/apis/{GROUP}")
+    except (ApiError, OSError) as error:
+        return isinstance(error, NotFound)
+    return False
 
 
 async def describe_role(client: "Client | None", needed: str) -> str:
