@@ -323,6 +323,12 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
 ]
 
 
+def test_an_admitted_trial_is_no_error_to_one_who_may_not_know_whether_tessera_is_installed() -> None:
+    found = examine(msgspec.structs.replace(HEALTHY, trial={"spec": {}}, webhook=FORBIDDEN))
+    (finding,) = (each for each in found if each.check == "webhook-reachable")
+    assert (finding.verdict, "may not be installed" in finding.advice) == (Verdict.WARNING, True)
+
+
 @pytest.mark.parametrize(("part", "value", "check", "verdict", "text"), CASES)
 def test_a_check_finds_what_it_is_for(part: str, value: Any, check: str, verdict: Verdict, text: str) -> None:
     found = examine(msgspec.structs.replace(HEALTHY, **{part: value}))

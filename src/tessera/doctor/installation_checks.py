@@ -91,7 +91,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     yield _device_access(facts)
     yield _leader(facts)
     yield from _webhook(facts)
-    yield _trial(facts.trial)
+    yield _trial(facts.trial, facts.webhook)
     yield _past(facts)
 
 
@@ -441,7 +441,7 @@ def _last_day(bundle: str) -> float:
     return float(max(ends, default=0.0))
 
 
-def _trial(trial: Object | Refusal) -> Finding:
+def _trial(trial: Object | Refusal, webhook: Object | Refusal) -> Finding:
     check = "webhook-reachable"
     if isinstance(trial, Refusal):
         if f'webhook "{WEBHOOK_ENTRY}" denied the request' in trial.reason:
@@ -455,6 +455,9 @@ def _trial(trial: Object | Refusal) -> Finding:
         refused = trial.lacks_right or "(Forbidden)" in trial.reason  # by a quota or another policy of the namespace
         return not_examined(check, trial, "name a namespace where you may create pods: -n NAME" if refused else "")
     text = f"a pod that the webhook must refuse is admitted (dry run; it asks for {TRIAL_RESOURCE} alone)"
+    if isinstance(webhook, Refusal) and not webhook.missing:
+        text = f"{text}; whether there is a webhook could not be read"
+        return warning(check, text, "Tessera may not be installed: an administrator runs tessera doctor")
     return error(check, text, "see MutatingWebhookConfiguration tessera-webhook: somebody changed its rules")
 
 
