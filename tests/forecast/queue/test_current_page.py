@@ -93,6 +93,16 @@ def test_a_deleted_pod_that_another_gate_holds_leaves_the_page(cluster: Forecast
     assert _page(cluster).pods == ()
 
 
+def test_a_pod_that_another_gate_holds_no_more_says_at_once_what_it_waits_for(cluster: ForecastCluster) -> None:
+    """The queue went on to name the gate for up to 15 s."""
+    held = cluster.pod("held", WHOLE, gates=("kueue.x-k8s.io/admission", GATE))
+    cluster.settle()
+    cluster.forecast()
+    cluster.put(replace(held, gates=(GATE,)))
+    cluster.settle()
+    assert [(row.name, row.reason) for row in _page(cluster).pods] == [("held", "full")]
+
+
 def test_a_new_pod_is_on_the_page_at_once_and_gets_its_place_with_the_next_round(cluster: ForecastCluster) -> None:
     """``tessera why`` said that it waits, and ``tessera queue`` for up to 15 s that no such pod does."""
     _waits(cluster, "first")

@@ -134,7 +134,8 @@ class CurrentPage:
         self._told = told
         #: Rows of pods that other gates hold, or that follow another pod; they have no place.
         self._held = [row for row in page.pods if isinstance(row.why, OtherGate | SharedClaim)]
-        self._known = {each.pod.uid for each in places} | {PodUid(row.uid) for row in self._held}
+        followers = {PodUid(row.uid) for row in self._held if isinstance(row.why, SharedClaim)}
+        self._known = {each.pod.uid for each in places} | followers
         #: The last answer, and what it rests on.
         self._current = page
         self._rests_on: tuple[object, ...] = (frozenset(), {}, {})
@@ -145,7 +146,7 @@ class CurrentPage:
             return self._page
         pods = state.cluster.pods
         gone = {each.pod.uid for each in self._places if each.pod.uid not in pods or each.pod.uid not in state.waiting}
-        gone |= {PodUid(row.uid) for row in self._held if row.uid not in pods or pods[PodUid(row.uid)].node}
+        gone |= {PodUid(row.uid) for row in self._held if not _is_held(row, pods.get(PodUid(row.uid)))}
         reasons = ((uid, before, state.pods.reason_of(uid)) for uid, before in self._told.items() if uid not in gone)
         changed = {uid: now for uid, before, now in reasons if now is not before and now != before}
         new = {
@@ -179,6 +180,11 @@ class CurrentPage:
                 yield msgspec.structs.replace(row, position=position, of=of, ahead=(row.ahead or 0) - ahead)
             elif uid not in gone:
                 yield row
+
+
+def _is_held(row: QueuedPod, pod: PodInfo | None) -> bool:
+    """True if the pod still follows another one, or waits for a gate of others."""
+    return pod is not None and not pod.node and (isinstance(row.why, SharedClaim) or bool(pod.earlier_gates))
 
 
 def _replanned(row: QueuedPod, changed: Mapping[PodUid, Reason | None]) -> QueuedPod:
