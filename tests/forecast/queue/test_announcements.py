@@ -67,6 +67,16 @@ def test_a_start_that_is_not_a_range_is_said_in_words(start: ExpectedStart, text
     assert text in one.text
 
 
+def test_a_pod_is_told_that_others_wait_for_its_room_and_not_of_each_that_comes() -> None:
+    """Its condition said for hours that no other pod waits, while three did."""
+    announcer, later = Announcer(), NOW + PAUSE
+    (alone,) = _told(announcer, _changed(position=1, of=1, ahead=0), NOW)
+    assert "No other pod waits for its room" in alone.text
+    (first,) = _told(announcer, _changed(position=1, of=4, ahead=0), later)
+    assert ("Position 1 of 4 for the same room" in first.text, first.event) == (True, False)
+    assert not _told(announcer, _changed(position=1, of=5, ahead=0), later + PAUSE)
+
+
 def test_a_pod_that_starts_soon_is_told_nothing() -> None:
     assert _told(Announcer(), _changed(since=NOW - TELL_AFTER + 1), NOW) == []
 

@@ -17,7 +17,7 @@ Rules:
 - A pod that waits is told by its condition ``tessera.dev/SlicePromised``: False with reason, position and start; True
   once it has its slices. A pod that waits for less than ``TELL_AFTER`` seconds gets none, so a burst costs nothing.
 - One write a minute and pod at most, and none while nothing changed: the reason or its sentence, the basis, the
-  position, or the start by a quarter of the time that is left.
+  position, whether it is alone, or the start by a quarter of the time that is left.
 - An Event comes with the first write, and when reason or basis changed.
 - ``QUEUE_WRITES`` a round at most: those whose last write is oldest.
 - The slicer is told of an expected end of a lease when it has moved as far as a start must. A lease of many kinds is
@@ -372,7 +372,7 @@ class ChangedEnds:
 
 
 def _has_changed(before: QueuedPod, after: QueuedPod, now: float) -> bool:
-    if (_kind(before), before.position, before.detail) != (_kind(after), after.position, after.detail):
+    if any(tell(before) != tell(after) for tell in (_kind, _place)) or before.detail != after.detail:
         return True
     pairs = ((before.start.p50, after.start.p50), (before.start.p90, after.start.p90))
     return any(_has_moved(one, other, now) for one, other in pairs)
@@ -382,6 +382,11 @@ def _has_moved(one: float | None, other: float | None, now: float) -> bool:
     if one is None or other is None:
         return one is not other
     return abs(one - other) > max(_LEAST_MOVE, _MOVED * max(0.0, other - now))
+
+
+def _place(row: QueuedPod) -> tuple[int, int | None, bool]:
+    """What changes the words about a place: those behind a pod do not, but the first of them."""
+    return (row.position, row.ahead, row.of == 1)
 
 
 def _kind(row: QueuedPod) -> tuple[str, str]:
