@@ -157,7 +157,7 @@ async def test_a_pod_without_a_kubeconfig_uses_its_service_account(tmp_path: Pat
     ("content", "error"),
     [
         ({}, "no cluster is configured"),
-        ({"clusters": [cluster("c", "https://c")]}, "no current context"),
+        ({"clusters": [cluster("c", "https://c")]}, "no current context; there is none to choose"),
         ({"contexts": [context("x", "c")], "current-context": "x"}, "context 'x': cluster 'c' does not exist"),
         (
             {"clusters": [cluster("c", "")], "contexts": [context("x", "c")], "current-context": "x"},

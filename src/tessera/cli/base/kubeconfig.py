@@ -151,7 +151,10 @@ def _merge_file(merged: _MergedConfig, content: Mapping[str, Any], path: Path) -
 
 def _select(merged: _MergedConfig, name: str, env: Mapping[str, str], clock: Clock) -> ClusterConfig:
     if not name:
-        raise ClusterConfigError(f"no current context; choose one with --context: {_list_names(merged.contexts)}")
+        step = f"choose one with --context: {_list_names(merged.contexts)}"
+        if not merged.contexts:
+            step = "there is none to choose: name another file with --kubeconfig"
+        raise ClusterConfigError(f"no current context; {step}")
     context = merged.contexts.get(name)
     if context is None:
         raise ClusterConfigError(f"context {name!r} does not exist; there are: {_list_names(merged.contexts)}")
