@@ -63,7 +63,7 @@ layers: $(VENV)/.dev
 
 # Tests that start no process and no cluster.
 FAST := agent/health agent/inventory agent/mig_config agent/slices api controller/cluster controller/slicing docs explain \
-  mig nvml offers placement replay webhook/admission
+  mig nvml offers placement replay webhook
 fast: $(VENV)/.dev
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(addprefix tests/,$(FAST))
 

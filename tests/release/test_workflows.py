@@ -66,6 +66,12 @@ def test_what_a_workflow_makes_make_makes() -> None:
     assert {"test", "image", "plugin", "wheels", "chart"} <= called
 
 
+def test_the_folders_of_make_fast_are_there() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (folders,) = re.findall(r"^FAST := (.*)$", text, re.MULTILINE)
+    assert [each for each in folders.split() if not (ROOT / "tests" / each).is_dir()] == []
+
+
 @pytest.mark.parametrize(
     ("target", "folder", "program"),
     [
