@@ -28,7 +28,7 @@ BY_SCHEDULER = [*IN_THE_LAB, "--claim-placement", "scheduler"]
         BY_SCHEDULER,
         pytest.param(OWN_PROCESSES, marks=pytest.mark.soak),
     ],
-    ids=["by kube-scheduler", "in the lab", "processes"],
+    ids=["in the lab", "by kube-scheduler", "processes"],
 )
 def lab_arguments(request: pytest.FixtureRequest) -> list[str]:
     return ["--nodes", "2xA100-40GB", *request.param]
