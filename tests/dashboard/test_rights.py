@@ -1,6 +1,5 @@
 """What a person sees follows the cluster's RBAC, and hides what could not be asked."""
 
-import pytest
 from tests.dashboard.guarded import Guarded
 
 from tessera.access.reviewer import Person, Reviewer
@@ -134,7 +133,6 @@ async def test_many_new_visitors_do_not_let_the_answers_of_others_run_out() -> N
     assert (await rights.visibility(ANN)).nodes
 
 
-@pytest.mark.soak
 async def test_workloads_in_many_namespaces_hide_no_names_of_pods() -> None:
     cluster = Guarded()
     await cluster.begin()
