@@ -315,10 +315,9 @@ def test_the_controller_may_die_at_any_write_for_claims(in_lab: InLab, when: str
     die_at(range(1, 21), lambda at: life_of_claims(in_lab, at, MortalController, after=when == "after"), every=7)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_the_agent_may_die_at_any_call_for_claims(in_lab: InLab, when: str) -> None:
-    die_at(range(1, 36), lambda at: life_of_claims(in_lab, at, MortalAgent, after=when == "after"), every=6)
+    die_at(range(1, 36), lambda at: life_of_claims(in_lab, at, MortalAgent, after=when == "after"), every=12)
 
 
 # Faults of NVIDIA's dynamic MIG, by the number of the issue of kubernetes-sigs/dra-driver-nvidia-gpu

@@ -188,7 +188,7 @@ def test_the_reboot_of_a_node_for_a_lost_card_fails_no_pod(in_lab: InLab) -> Non
 #: Kubelet's own period of 10 s, in which kube-scheduler does not learn what is gone; and a kubelet that writes at once.
 #: ``make test`` has one change of layout, and one of sharing.
 TIMINGS = [*((name, 10.0) for name in CHANGES), ("another layout", None), ("no shares", None), ("to MPS", None)]
-SHORT = [("another layout", None)]
+SHORT = [("another layout", None), ("to MPS", 10.0)]
 LONG = [pytest.param(*each, marks=pytest.mark.soak) for each in TIMINGS if each not in SHORT]
 
 

@@ -53,8 +53,7 @@ async def totals(lab: VirtualLab) -> UsageTotals:
 
 
 #: `make test` simulates some hours, `make soak` a day.
-@pytest.mark.soak
-@pytest.mark.parametrize("hours", [2.4, 24])
+@pytest.mark.parametrize("hours", [2.4, pytest.param(24, marks=pytest.mark.soak)])
 def test_simulated_hours_reconcile(in_lab: InLab, hours: float) -> None:
     """Also with a node that is cordoned for an hour, and a controller that is killed in the middle."""
 
