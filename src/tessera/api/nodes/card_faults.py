@@ -11,8 +11,8 @@ as a user of the resource. The good device is free for that pod's successor: onc
 pod gets it. The agent says how many withheld devices pods hold; kubelet says how many are withheld, capacity less
 allocatable, a few seconds later. The smaller number is what kube-scheduler knows by now.
 
-The second annotation keeps one rule from taking too many cards away. Both are bounded. A reader takes a value that
-cannot be read for none: then no fault is spared, which is the safe side.
+``tessera.dev/spared-faults`` keeps one rule from taking too many cards away. Both annotations are bounded. A reader
+takes a value that cannot be read for none: then no fault is spared, which is the safe side.
 """
 
 import re
