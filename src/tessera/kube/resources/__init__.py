@@ -1,6 +1,6 @@
 """The kinds of objects that Tessera reads or writes, and where they live on the server.
 
-The one place to import structs and :class:`Resource` constants from. Structs are partial; see
+The place to import kinds and their :class:`Resource` constants from. Structs are partial; see
 :mod:`tessera.kube.resources.meta` for what follows from that.
 """
 
