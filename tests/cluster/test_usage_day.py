@@ -52,8 +52,8 @@ async def totals(lab: VirtualLab) -> UsageTotals:
     return totals_of_record(decode_record(found.data[RECORD_KEY]), 0.0)
 
 
-#: `make test` simulates some hours, `make soak` a day.
-@pytest.mark.parametrize("hours", [2.4, pytest.param(24, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("hours", [2.4, 24])
 def test_simulated_hours_reconcile(in_lab: InLab, hours: float) -> None:
     """Also with a node that is cordoned for an hour, and a controller that is killed in the middle."""
 
