@@ -173,8 +173,8 @@ def test_free_text_of_every_object_is_escaped(server: tuple[Objects, Path], caps
     assert r"\x1b[2J" in refused, "the server's refusal names what others wrote"
 
 
-#: `make test` tries every fortieth field, `make soak` each.
-@pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.soak)])
+#: `make test` tries every twenty-fourth field, `make soak` each.
+@pytest.mark.parametrize("every", [24, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", sorted(objects()))
 def test_each_field_that_decides_is_escaped(
     kind: str, every: int, server: tuple[Objects, Path], capsys: pytest.CaptureFixture[str]
