@@ -467,6 +467,40 @@ def test_an_incomplete_gang_leaves_nobody_waiting_for_the_maximum(cluster: Slice
     assert (placed(cluster, runs), placed(cluster, gang), placed(cluster, small)) == (1, 0, 2)
 
 
+def test_the_controller_rests_if_the_last_queue_goes_while_nodes_are_left_to_ask(cluster: SlicerCluster) -> None:
+    """It decided on and on: what was left of a maximum ended only while there was a Queue."""
+    cluster.queue("team-a", maximum=4)
+    cluster.node("n1")
+    cluster.settle()
+    cluster.slicer.order.refusals.is_behind = True
+    cluster.slicer.handle(QueueDeleted("team-a"))
+    cluster.settle()
+    assert not cluster.slicer.has_work
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_reservation_of_a_pod_that_is_gone_ends_although_nobody_waits_any_more(
+    cluster: SlicerCluster, waits: bool
+) -> None:
+    cluster.node("n1")
+    (holder,) = pods(cluster, "team-a", 1, "7g.40gb")
+    cluster.settle()
+    cluster.put(replace(cluster.pods[holder.uid], node=NodeName("n1"), started=cluster.date))
+    (first, second) = pods(cluster, "team-b", 2, "7g.40gb")
+    cluster.settle()
+    cluster.wait(61)
+    assert first.uid in cluster.slicer.state.reservations
+    cluster.remove(cluster.pods[first.uid])
+    if not waits:
+        cluster.remove(cluster.pods[second.uid])
+    cluster.settle()
+    assert first.uid not in cluster.slicer.state.reservations
+    assert not cluster.slicer.has_work
+    cluster.wait(61)
+    noted = cluster.read("n1").metadata.annotations
+    assert ("tessera.dev/reservations" in noted) is waits
+
+
 def test_a_younger_gang_takes_nothing_of_the_maximum_that_is_reserved(cluster: SlicerCluster) -> None:
     cluster.queue("team-a", maximum=8)
     cluster.node("n1")

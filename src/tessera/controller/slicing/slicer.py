@@ -1,7 +1,8 @@
 """Decides which pod gets which slice: takes in events, returns instructions; no I/O and no clock.
 
 One decision has six steps, each of which hands a value to the next. :meth:`Slicer.decide` makes the first five when
-events have arrived; nothing is written before that.
+events have arrived; nothing is written before that. While no pod waits, nothing is ordered and planned; the other
+proposers are asked all the same.
 
 ======================  ===============================================================================================
 step                    what it does
@@ -156,6 +157,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
             self.settlement.settle(self._plan.resume())
             self._has_decided = True
         work = StepBudget(DECISION_STEPS)
+        # While nobody waits, only the kept answers of nodes must follow the changes.
         if self.state.waiting or self.order.refusals.kinds or self.order.refusals.is_behind:
             candidates = find_candidates(self.state, self.order, nodes)  # 2. Candidates
             for heads in self.order.heads(candidates, work):  # 3. Order

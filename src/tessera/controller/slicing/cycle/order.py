@@ -336,7 +336,8 @@ def find_candidates(state: SlicerState, order: FairOrder, nodes: AbstractSet[Nod
         nodes: the nodes that have changed since the last decision.
     """
     dependent = state.cluster.dependencies_changed
-    limits = state.cluster.queues or order.refusals.kinds  # only for maxima is it known who is refused for long
+    # Only for maxima is it known who is refused for long. The memory must also end what it left, without any Queue.
+    limits = state.cluster.queues or order.refusals.kinds or order.refusals.is_behind
     if limits and order.refusals.begin(nodes_changed=bool(nodes), dependencies_changed=dependent):
         _release_refused_pods(state, order)
     _replan_dependent_pods(state)
