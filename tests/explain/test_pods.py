@@ -635,6 +635,46 @@ def test_pods_that_end_by_themselves_are_named_before_those_of_services(
     assert found.help[0].startswith(step)
 
 
+@pytest.mark.parametrize(
+    ("profile", "first", "step"),
+    [
+        (
+            "7g.40gb",
+            ("ReplicaSet", "other"),
+            "there is room as soon as these 2 end (team/h0 runs without end: scale it down), on node n1: pod team/h0 (",
+        ),
+        (
+            "7g.40gb",
+            ("ReplicaSet", "web"),
+            "no pod that ends by itself is in its way, but others of its own ReplicaSet/web are: add a node, or do",
+        ),
+    ],
+)
+def test_of_pods_that_must_all_end_only_those_of_services_are_said_to_run_without_end(
+    profile: str, first: tuple[str, str], step: str
+) -> None:
+    """It said of a Job's pod too that it runs without end, and is to be scaled down."""
+    owners = first, ("Job", "train")
+    others = [
+        bound(f"h{number}", status={"phase": "Running"}, **_owned(f"h{number}", *owner))
+        for number, owner in enumerate(owners)
+    ]
+    held = cards(("h0", "3g.20gb", 0, 4, "created"), ("h1", "3g.20gb", 4, 4, "created"))
+    found = answer(pod(profile=profile, **_owned("a", "ReplicaSet", "web")), *others, instaslices=[held])
+    assert found.help[0].startswith(step)
+
+
+def test_for_several_slices_it_is_not_said_that_no_pod_in_the_way_ends_by_itself() -> None:
+    """Such pods are looked for only for one slice; those of a Job may be in the way elsewhere."""
+    own = [bound(name, status={"phase": "Running"}, **_owned(name, "ReplicaSet", "web")) for name in ("h0", "h1")]
+    held = cards(("h0", "3g.20gb", 0, 4, "created"), ("h1", "3g.20gb", 4, 4, "created"))
+    both = pod(limits={"nvidia.com/mig-3g.20gb": "2"}, **_owned("a", "ReplicaSet", "web"))
+    found = answer(both, *own, instaslices=[held])
+    assert found.help[0].startswith(
+        "there is room once these 2 are scaled down, since they run without end, on node n1"
+    )
+
+
 def test_slices_with_as_much_memory_are_named_before_smaller_ones() -> None:
     full = cards(("x", "7g.40gb", 0, 8, "created"))
     found = answer(

@@ -6,7 +6,7 @@ first. Pods that end by themselves are named before pods of services, which run 
 before smaller ones.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -24,6 +24,7 @@ from tessera.placement.node_fit import fit_in_parts
 from tessera.reasons.node_rules import NodeRule
 from tessera.reasons.reason import Blocker
 from tessera.reasons.words import NO_ENDS_STEP
+from tessera.text import list_names
 
 #: Alternative profiles, and nodes with different changes, that one explanation lists.
 _ALTERNATIVES = 3
@@ -112,31 +113,41 @@ def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         yield f"or use node {found.node}, which has room: {remedy_for_rules(found.rules, found.node)}"
 
 
-def room_if_ended(view: ClusterView, slices: tuple[Blocker, ...], *, lasting: bool = False) -> str:
-    """Names the holders of slices, all on one node, whose end makes room; ``lasting`` if some of them never end."""
+def room_if_ended(view: ClusterView, slices: tuple[Blocker, ...], lasting: Collection[str] = ()) -> str:
+    """Names the holders of slices, all on one node, whose end makes room.
+
+    Args:
+        view: the cluster as it was read.
+        slices: the slices.
+        lasting: those of the holders that run without end, as ``namespace/name``.
+    """
     pods = dict.fromkeys(one.pod for one in slices)
     parts = [_holder(view, pod, [one for one in slices if one.pod == pod]) for pod in pods]
-    if lasting:
-        these = "this is" if len(parts) == 1 else f"these {len(parts)} are"
-        when = f"once {these} scaled down, since {'it runs' if len(parts) == 1 else 'they run'} without end"
-    else:
-        when = f"as soon as {'this ends' if len(parts) == 1 else f'these {len(parts)} end'}"
+    one = len(parts) == 1
+    when = f"as soon as {'this ends' if one else f'these {len(parts)} end'}"
+    if len(lasting) == len(parts):
+        these, run = ("this is", "it runs") if one else (f"these {len(parts)} are", "they run")
+        when = f"once {these} scaled down, since {run} without end"
+    elif lasting:
+        run, them = ("runs", "it") if len(lasting) == 1 else ("run", "them")
+        when += f" ({list_names(sorted(lasting))} {run} without end: scale {them} down)"
     return f"there is room {when}, on node {slices[0].node}: " + " and ".join(parts)
 
 
 def room_by_ends(view: ClusterView, slicer: Slicer, pod: PodInfo, frees: tuple[Blocker, ...]) -> str:
     """Names pods whose end makes room: such that end by themselves, where there are some."""
     holders = [_holder_of(slicer, one.node, one.pod) for one in frees]
-    lasting = [each for each in holders if each is not None and _runs_without_end(each)]
+    lasting = {each.key: each for each in holders if each is not None and _runs_without_end(each)}
     if not lasting:
         return room_if_ended(view, frees)
     ends = view.for_kind(pod, "ends", lambda: _ends_that_come(slicer, pod))
     if ends:
         return room_if_ended(view, ends)
-    if pod.owner and any(each.owner == pod.owner for each in lasting):
+    searched = len(pod.profiles) == 1  # of several slices it is not known if others are in the way
+    if searched and pod.owner and any(each.owner == pod.owner for each in lasting.values()):
         own = f"others of its own {pod.maker} are"
         return f"no pod that ends by itself is in its way, but {own}: add a node, or do with fewer"
-    return room_if_ended(view, frees, lasting=True)
+    return room_if_ended(view, frees, lasting)
 
 
 def _holder_of(slicer: Slicer, node: str, key: str) -> PodInfo | None:
