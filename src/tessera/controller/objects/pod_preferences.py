@@ -129,7 +129,7 @@ _ON_NODE, _ON_CARD = 255, 15
 APART = _ON_NODE * (_ON_CARD + 1) + _ON_CARD
 
 
-#: See :class:`ReplicaPlaces`.
+#: By node and pod, the UUIDs of the cards of the pod's slices there, one for each slice.
 CardsOf = Callable[[NodeName, PodUid], Iterable[str]]
 
 
@@ -138,7 +138,7 @@ class ReplicaPlaces:
 
     Args:
         placed: by node, the pods.
-        cards_of: returns the UUIDs of the cards of a pod's slices on a node, one for each slice.
+        cards_of: finds their cards.
     """
 
     def __init__(self, placed: Mapping[NodeName, AbstractSet[PodUid]], cards_of: CardsOf) -> None:

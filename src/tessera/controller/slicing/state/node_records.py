@@ -11,7 +11,7 @@ Such an entry stays while its ReplicaSet has pods.
 
 The node's agent may write the object, so it may forge an entry. A reservation counts only for a pod that waits, at
 positions that are legal on the node's cards, and keeps slots of that node only. A move only prevents moves, for two
-hours at most, or hand-overs. Both are read once, when a controller begins.
+hours at most, or hand-overs. A controller reads both once, when it begins.
 """
 
 from collections.abc import Iterable, Sequence
