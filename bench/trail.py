@@ -86,7 +86,7 @@ class Trail:
         return of_lab and not caller.f_code.co_filename.startswith(PROCESSES)
 
     def figures(self) -> dict[str, Any]:
-        """What was seen; the files by the folder of Tessera."""
+        """What was seen: of files their number by the folder of Tessera, and all names; of functions all names."""
         paths = [str(Path(each).relative_to(ROOT)) for each in self.files]
         rooms = Counter(path.partition("/")[0] for path in paths)
         return {
@@ -96,6 +96,7 @@ class Trail:
             "moves": self.moves,
             "rooms": dict(rooms.most_common()),
             "entered": sorted(paths),
+            "called": sorted(f"{Path(path).relative_to(ROOT)}:{name}" for path, name in self.functions),
         }
 
 

@@ -62,11 +62,18 @@ FEATURES = [
     "controller/slicing/proposers/place_search",
     "controller/slicing/proposers/preemptor",
     "controller/slicing/proposers/reserver",
+    "controller/slicing/state/node_records",
     "controller/slicing/state/queue_ledger",
     "controller/slicing/state/reservation_rules",
     "handover",
     "kueue",
     "scale_up",
+]
+#: Such features that share their file with what every pod needs, by file and class.
+CLASSES = [
+    "controller/cluster/filters.py:AvoidedNodes",
+    "controller/cluster/filters.py:NodeAvoidance",
+    "controller/slicing/planner.py:SmallNodes",
 ]
 #: Files of the controller that such a pod enters at most.
 CONTROLLER_FILES = 26
@@ -112,10 +119,12 @@ ELSEWHERE = {
 }
 
 
-def test_every_part_named_here_is_a_folder_or_a_file() -> None:
+def test_every_part_named_here_is_a_folder_a_file_or_a_class() -> None:
     inside = {part for parts in UNCONCERNED.values() for part in parts}
     named = {f"agent/{part}" for part in inside}.union(FEATURES, *ELSEWHERE.values())
     assert [part for part in sorted(named) if not any((PRODUCT / f"{part}{end}").exists() for end in ("", ".py"))] == []
+    classes = [each.partition(":") for each in CLASSES]
+    assert [name for file, _, name in classes if f"class {name}" not in (PRODUCT / file).read_text()] == []
 
 
 @pytest.mark.parametrize("trip", UNCONCERNED)
@@ -127,6 +136,8 @@ def test_a_change_wakes_only_the_parts_that_it_concerns(trip: str) -> None:
 
 
 def test_a_pod_with_one_slice_enters_no_feature_of_the_controller_that_it_does_not_need() -> None:
-    entered = [file for file in measure("pod")["entered"] if not file.startswith("agent/")]
+    found = measure("pod")
+    entered = [file for file in found["entered"] if not file.startswith("agent/")]
     assert [each for each in FEATURES if any(file.startswith(each) for file in entered)] == []
+    assert [each for each in CLASSES if any(call.startswith(each) for call in found["called"])] == []
     assert len([file for file in entered if file.startswith("controller/")]) <= CONTROLLER_FILES
