@@ -706,7 +706,7 @@ def test_every_node_of_the_cluster_is_named_or_counted() -> None:
         "1 card on 1 node can make it: n1; 8 of its 8 memory slots are in use or promised",
         "1 node had no card that can make 3g.20gb: n2",
         "1 node did not offer on-demand slices (label nvidia.com/mig.config=dynamic): n3",
-        "1 node has no cards",
+        "1 node offers no cards",
     )
 
 

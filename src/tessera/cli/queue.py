@@ -58,10 +58,10 @@ def command(
 ) -> None:
     """Show the pods that wait for slices: position, reason, and when each is expected to start.
 
-    The position is that in the order of all pods that compete for room, in all namespaces. STARTS IN is a range: half
-    of such pods start before its first time, nine of ten before its last. BASIS says what it rests on: the deadlines
-    of the pods before it, the history of how long such pods ran and waited, or the rate of starts in the last hour, of
-    pods that had waited. Without any of these the start is unknown.
+    The position counts the pods of all namespaces that share a possible node with the pod, or with a pod that counts.
+    STARTS IN is a range: half of such pods start before its first time, nine of ten before its last. BASIS says what
+    it rests on: the deadlines of the pods before it, the history of how long such pods ran and waited, or the rate of
+    starts in the last hour, of pods that had waited. Without any of these the start is unknown.
 
     BEFORE IT names the pods whose end makes room. The page of the controller has all this; it needs the ClusterRole
     tessera-usage-reader in tessera-system. With the ClusterRole tessera-view in the namespace, the command shows its

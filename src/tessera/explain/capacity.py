@@ -209,7 +209,7 @@ def _offered_anywhere(slicer: Slicer, resource: str) -> bool:
 
 
 def _refusal_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
-    """Nodes with sliced cards whose rules refuse a pod, by rule; room on the cards is not considered."""
+    """All nodes that refuse a pod whatever is free on their cards: by rule, and the number of those without cards."""
     rules = {
         str(name): _lack(slicer, pod, name) or objections for name, objections in slicer.planner.objections(pod).items()
     }
@@ -224,7 +224,7 @@ def _refusal_facts(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         rules[each.name] = [next(closed, NodeRule(RuleKind.NO_CARD, ", ".join(dict.fromkeys(pod.profiles))))]
     yield from refusal_facts(nodes_by_rule(rules), pod.amounts, partial(_amount_of, slicer))
     if without := len(others) - len(with_cards):
-        yield f"{count_noun(without, 'node')} {'has' if without == 1 else 'have'} no cards"
+        yield f"{count_noun(without, 'node')} {'offers' if without == 1 else 'offer'} no cards"
 
 
 def _lack(slicer: Slicer, pod: PodInfo, node: NodeName) -> Sequence[NodeRule]:
