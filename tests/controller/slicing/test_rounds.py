@@ -71,6 +71,18 @@ def test_nobody_is_asked_for_nothing() -> None:
     assert growth.pods.next_in_round(one_more) == [PODS[1]]
 
 
+def test_a_pod_that_got_a_place_and_waits_again_does_not_prolong_the_round() -> None:
+    """It went alone before pods that were refused in that round, older ones and those of higher priority too."""
+    older, younger = PODS[:2]
+    growth = town([older, younger])
+    assert growth.pods.next_in_round(one_more) == [older, younger]
+    growth.pods.note_refusal(older)
+    growth.pods.move(younger, PodState.PLACED)
+    growth.changes.room_may_have_grown(N1)
+    growth.pods.move(younger, PodState.QUEUED)
+    assert growth.pods.next_in_round(one_more) == [older, younger]
+
+
 def test_whoever_was_asked_waits_for_the_next_round_however_often_room_grows() -> None:
     growth = town(PODS)
     asked = []

@@ -139,7 +139,7 @@ class WaitingPods:
         self._refused_kinds: dict[Hashable, int] = {}
         #: The number of changes of room when the present round began.
         self._round = 0
-        #: Pods that were due when it began, without those that were refused since.
+        #: Pods that were due when it began and have waited since, without those that were refused.
         self._members: set[PodUid] = set()
 
     def __iter__(self) -> Iterator[WaitingPod]:
@@ -230,6 +230,7 @@ class WaitingPods:
         if one.state is PodState.PLACED and one.reason is not None and self._cluster.pods[one.uid].gated:
             self.handed_over.add(one.uid)
         self.forget_refusal(one.uid)
+        self._members.discard(one.uid)
         del self.waiting[one.uid]
         one.reason, one.dependent, one.refused_by_all = None, False, False
         self._cluster.placed_pods.unwatch(one.uid)
