@@ -11,7 +11,7 @@ export interface PodPromise {
  * bytes; of a shared device, the part that belongs to the lease. `fault` is the sentence about the fault of its card or
  * GPU instance. `blind` is true if processes hold the device, and its activity cannot be measured: its state stays
  * unknown. `joined` says how the cards are joined that its pod has. `power` is its part of the card's watts.
- * `counts_from`, if it looks unused so far: the seconds after which it counts as not used.
+ * `counts_from`, of a lease that looks unused so far: seconds without use from which on it counts as not used.
  */
 export interface Lease {
   namespace: string;
