@@ -90,7 +90,7 @@ const SHORT: Record<string, string> = {
 
 /** Frames of cards, and what they mean. */
 const FRAMES: [string, string][] = [
-  ["frame-degraded", "degraded: card has errors, still in use"],
+  ["frame-degraded", "card has errors or is slowed down; its pods still run"],
   ["frame-cordoned", "card cordoned by hand"],
   ["frame-silent", "node is silent: what its cards do is unknown"],
 ];
@@ -121,7 +121,7 @@ function Legend({ looks }: { looks: Set<string> }) {
       <span>
         <span class="mark line" aria-hidden="true" /> how busy a part is now
       </span>
-      {own.version > 0 || explained.has("own") ? (
+      {explained.has("own") ? (
         <span>
           <span class="mark own" aria-hidden="true" /> your pods
         </span>

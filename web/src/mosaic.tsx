@@ -128,7 +128,8 @@ function leasePart(lease: Lease, card: Card, size: number, profile: string, meas
   const busy = lease.busy ?? measured;
   const look = stateOf(lease, card);
   const rests = look === "busy" && busy !== undefined && busy < RESTS;
-  const title = `${profile ? `${profile}: ` : ""}${podName(lease)}, ${STATES[look] ?? look}, busy ${percent(busy)}`;
+  const doing = rests ? `busy before, ${percent(busy)} now` : `${STATES[look] ?? look}, busy ${percent(busy)}`;
+  const title = `${profile ? `${profile}: ` : ""}${podName(lease)}, ${doing}`;
   return {
     at: 0,
     size,
@@ -139,6 +140,17 @@ function leasePart(lease: Lease, card: Card, size: number, profile: string, meas
     busy,
     own: own.has(lease),
   };
+}
+
+const looks = new WeakMap<Card, string[]>();
+
+/** The looks of the parts of a card; of one that did not change, those of the last time. */
+export function looksOf(card: Card): string[] {
+  const known = looks.get(card);
+  if (known) return known;
+  const found = [...new Set(barOf(card).parts.map(({ look }) => (look === "none deleting" ? "none creating" : look)))];
+  looks.set(card, found);
+  return found;
 }
 
 /** The bar with names. */

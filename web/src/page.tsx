@@ -102,7 +102,8 @@ function Figures({ summary, found, filtered, view, broken, degraded, waiting }: 
 function ofFilter({ shared, shown }: Survey, { state, room }: View): string {
   const about = [
     "Of what the filter shows",
-    shared && `${count(shown, "card")}, of which others hold a part too; power is the part of the pods that are shown`,
+    shared &&
+      `${count(shown, "card")}, of which others hold a part too; power is the part of the pods that are shown, as far as it is known`,
     (state || room) && "waiting, broken and not used count all states and rooms",
   ];
   return `${about.filter(Boolean).join("; ")}.`;

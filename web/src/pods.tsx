@@ -7,7 +7,7 @@ import { useNear } from "./hooks";
 import { PodLink } from "./links";
 import { own } from "./own";
 import { Panel } from "./panel";
-import { type Held, largest, type Survey } from "./survey";
+import { type Held, largest, type Survey, unused } from "./survey";
 import { age, count, gibOf, integer, isLost, MEANINGS, modelName, percent, stateName, stateOf } from "./words";
 
 /** The number of pods that are shown at once. */
@@ -17,13 +17,6 @@ const LAZY = 200;
 interface ListProps {
   held: Held[];
   onOpen: (id: string) => void;
-}
-
-/** GPU-seconds without use; on a card that failed, those since then. */
-function unused({ lease, card }: Held): number {
-  if (!isLost(card)) return lease.wasted;
-  const failed = card.health?.since ? Date.now() / 1000 - card.health.since : lease.held;
-  return lease.wasted + lease.share * Math.min(lease.held, failed);
 }
 
 interface WastedProps {
@@ -71,12 +64,15 @@ export function Wasted({ found, filtered, onOpen, onState }: WastedProps) {
   };
   const likely = (each: Held) => {
     const { evidence, held, countsFrom = 0 } = each.lease;
-    return item(each, `${evidence || `held ${age(held)}`}; counts as not used from ${countsFrom / 60} min on`);
+    return item(
+      each,
+      `${evidence || `held ${age(held)}`}; counts as not used from ${Math.round(countsFrom / 60)} min on`,
+    );
   };
   const open = unseen.size + unknown.size;
   return (
     <Panel
-      filtered={filtered}
+      filtered={filtered && open + suspects.length === 0}
       title="Held, not used"
       id="wasted"
       size={wasted.length}
@@ -111,7 +107,7 @@ export function Wasted({ found, filtered, onOpen, onState }: WastedProps) {
               {unseen.size > 0 && unknown.size > 0 && ", "}
               {unknown.size > 0 && (
                 <button type="button" class="link" onClick={() => onState("unknown")}>
-                  {count(unknown.size, "pod")} too young, or on silent nodes
+                  {count(unknown.size, "pod")} not measured yet, or whose card or node is silent
                 </button>
               )}
               .
@@ -168,9 +164,9 @@ export function Pods({ held, pods, onOpen }: ListProps & { pods: number }) {
   // Nobody sees the table of a large cluster while it is far from the window.
   const near = useNear(place, held.length > LAZY, "300px");
   const shown = near ? largest(held, size, ({ lease }) => value(lease)) : [];
-  // The fault of a card stands once, at the first of its pods; the state of the others says that it failed.
-  const cards = new Set<string>();
-  const isFirst = (id: string): boolean => !cards.has(id) && cards.add(id).has(id);
+  // A fault of a card stands once, at the first of its pods; another one of a GPU instance stands at its own.
+  const faults = new Set<string>();
+  const isFirst = (fault: string): boolean => !faults.has(fault) && faults.add(fault).has(fault);
   return (
     <section id="pods" class="panel" aria-label="Pods with cards" ref={place}>
       <h2>
@@ -204,7 +200,7 @@ export function Pods({ held, pods, onOpen }: ListProps & { pods: number }) {
               <tr key={`${id}/${lease.namespace}/${lease.pod}/${lease.container}`} class={own.has(lease) ? "own" : ""}>
                 <th scope="row">
                   <PodLink pod={lease} onOpen={onOpen} /> <small>{lease.owner}</small>
-                  {lease.fault && isFirst(id) && <div class="warn">{lease.fault}</div>}
+                  {lease.fault && isFirst(`${id} ${lease.fault}`) && <div class="warn">{lease.fault}</div>}
                   {(lease.findings ?? []).map((each) => (
                     <div key={each} class="warn" title={each}>
                       {each.split(":", 1)[0]}

@@ -88,10 +88,15 @@ function HeldItem({ id, card, profile, lease, onOpen }: Held & { onOpen: (id: st
 /** The pod's place, and those that are before it. */
 function Queue({ pod, onOpen }: { pod: Waiting; onOpen: (id: string) => void }) {
   const { position = 0 } = pod;
-  // Pods that wait for other room have places of their own, among another number of pods.
-  const before = [...store.waiting.values()]
-    .filter((each) => each.of === pod.of && (each.position || position) < position)
-    .sort((left, right) => (left.position ?? 0) - (right.position ?? 0));
+  // Pods that wait for other room have an order of their own, mostly of another number of pods. Two orders of one number
+  // have each place twice: then nobody is named, as it is not known which of the two is before this pod.
+  const places = new Map<number, Waiting>();
+  const same = [...store.waiting.values()].filter(
+    (each) => each.of === pod.of && (each.position || position) < position,
+  );
+  for (const each of same) places.set(each.position ?? 0, each);
+  const before =
+    places.size === same.length ? same.sort((left, right) => (left.position ?? 0) - (right.position ?? 0)) : [];
   return (
     <>
       <p>

@@ -47,22 +47,30 @@ export function Room({ found, view, change, onOpen }: RoomProps) {
   );
 }
 
-/** The pods that wait for one device, by its resource. */
+/** The pods that wait for a device, by its resource. */
 function byRequest(): Map<string, Waiting[]> {
   const found = new Map<string, Waiting[]>();
   for (const pod of store.waiting.values()) {
-    const name = pod.requests.startsWith("1 x ") ? pod.requests.slice(4) : "";
-    const pods = found.get(name);
-    if (pods) pods.push(pod);
-    else found.set(name, [pod]);
+    for (const each of pod.requests.split(", ")) {
+      const name = each.slice(each.indexOf(" x ") + 3);
+      const pods = found.get(name);
+      if (pods) pods.push(pod);
+      else found.set(name, [pod]);
+    }
   }
   return found;
 }
 
-/** Who waits for a kind of room, and whether what is free of it is for pods that go first. */
+/** Who waits for a kind of room, and whether what is free of it is for pods that go first, as one device is too much. */
 function note(number: number, waiting: Waiting[]) {
-  if (number > 0 && waiting.some((pod) => pod.case === "reserved")) return <small> reserved</small>;
+  const barred = waiting.some(({ case: reason, requests }) => reason === "reserved" && isOne(requests));
+  if (number > 0 && barred) return <small> reserved</small>;
   return waiting.length > 0 ? <small> {integer(waiting.length)} waiting</small> : null;
+}
+
+/** True for a request for one device alone. */
+function isOne(requests: string): boolean {
+  return requests.startsWith("1 x ") && !requests.includes(", ");
 }
 
 /** Why a pod may wait although there is room: what is not counted, and which part is not for every pod. */
@@ -77,7 +85,7 @@ function Limits({ found: { blocked, closed, room } }: { found: Survey }) {
     closed > 0 && `Not counted: ${count(closed, "card")} on nodes that take no new pods (cordoned, or not ready).`,
     blocked > 0 &&
       `Not counted: ${count(blocked, "free device")} that kube-scheduler leaves empty, since it counts pods on withheld cards against the other cards; delete those pods.`,
-    barred > 0 && `Reserved for pods that go first: what ${count(barred, "waiting pod")} would use (marked above).`,
+    barred > 0 && `Reserved for pods that go first: what ${count(barred, "waiting pod")} would use.`,
     placing > 0 && `${count(placing, "waiting pod")} will get a part of it now.`,
     starting > 0 && `${count(starting, "pod")} will take a part of it: they have their place, and start now.`,
     full > 0 &&
@@ -104,8 +112,9 @@ interface PlacesProps {
 function queueFor(waiting: Waiting[]): string {
   const [first, ...others] = waiting.sort(inOrder);
   if (first === undefined) return "";
-  const who = others.length > 0 ? `${count(waiting.length, "pod")} wait for it;` : "1 pod waits for it;";
-  return ` ${who} ${others.length > 0 && first.p50 !== undefined ? "the first " : ""}${startsIn(first)}.`;
+  const who = others.length > 0 ? `${count(waiting.length, "pod")} wait for it` : "1 pod waits for it";
+  if (!first.position) return ` ${who}.`;
+  return ` ${who}; ${others.length > 0 && first.p50 !== undefined ? "the first " : ""}${startsIn(first)}.`;
 }
 
 /** The cards with room, in words; or why there is none. */

@@ -1,9 +1,11 @@
 // What the lists of the page need, found in one pass over all cards, since there may be thousands.
 
 import type { Card, Lease, Waiting } from "./documents";
+import { looksOf } from "./mosaic";
+import { own } from "./own";
 import { type Store, teamOf } from "./store";
 import type { Filter } from "./view";
-import { byName, frameOf, isCordoned, isHidden, stateOf, WASTED } from "./words";
+import { byName, frameOf, isCordoned, isHidden, isLost, stateOf, WASTED } from "./words";
 
 /** What the shown pods hold together. */
 export class Sum {
@@ -23,9 +25,10 @@ export class Sum {
   readonly pods = new Set<string>();
   waiting = 0;
 
-  add({ namespace, pod, share, busy, wasted, memory, power }: Lease): void {
+  add(each: Held): void {
+    const { namespace, pod, share, busy, memory, power } = each.lease;
     this.held += share;
-    this.wasted += wasted;
+    this.wasted += unused(each);
     this.leases += 1;
     this.pods.add(`${namespace}/${pod}`);
     if (memory !== undefined) this.memory = (this.memory ?? 0) + memory;
@@ -81,7 +84,7 @@ export interface Survey {
   power: number | undefined;
   /** True if pods that are not shown hold parts of shown cards. */
   shared: boolean;
-  /** States of shown leases, and looks of other parts and frames of shown cards. */
+  /** Looks of the parts and frames of shown cards; `own` if one has a part of the visitor's own pod. */
   looks: Set<string>;
   /** What fits, by name, whatever the filter. */
   room: [string, number][];
@@ -157,9 +160,9 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     if (held[0] && isHidden(held[0].lease.pod)) found.hidesPods = true;
     if (words.card(card)) {
       if (card.health) (isCordoned(card) ? found.cordoned : found.unwell).push([id, card]);
-      const unseen = found.unseen.size;
-      for (const each of chosen(held, card, words)) judge(found, each);
-      if (found.unseen.size > unseen) found.unseenCards += 1;
+      const leases = chosen(held, card, words);
+      for (const each of leases) judge(found, each);
+      if (leases.some(({ lease }) => stateOf(lease, card) === "blind")) found.unseenCards += 1;
     }
     if (!filter.card(card)) continue;
     found.shown += 1;
@@ -167,18 +170,14 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
     if (group) group.push(id);
     else groups.set(card.node, [id]);
     if (card.power !== undefined) found.power = (found.power ?? 0) + card.power;
-    const own = chosen(held, card, filter);
-    if (own.length < held.length) found.shared = true;
+    const shown = chosen(held, card, filter);
+    if (shown.length < held.length) found.shared = true;
     found.looks.add(frameOf(card));
-    for (const { state, promise, leases } of card.tiles ?? []) {
-      if (state === "creating" || state === "deleting") found.looks.add("none creating");
-      else if (!promise && !leases?.length) found.looks.add("none");
-    }
-    for (const each of own) {
+    for (const look of looksOf(card)) found.looks.add(look);
+    if (held.some(({ lease }) => own.has(lease))) found.looks.add("own");
+    for (const each of shown) {
       found.held.push(each);
-      found.looks.add(stateOf(each.lease, card));
-      if (each.lease.state === "busy" && (each.lease.busy ?? 1) < 0.01) found.looks.add("busy rests");
-      for (const sum of sumsOf(found, each.lease)) sum.add(each.lease);
+      for (const sum of sumsOf(found, each.lease)) sum.add(each);
     }
   }
   for (const pod of store.waiting.values()) {
@@ -193,6 +192,17 @@ export function survey(store: Store, filter: Filter, words: Filter): Survey {
   }
   found.room = [...room].sort(([left], [right]) => byName(left, right));
   return found;
+}
+
+/**
+ * GPU-seconds without use; on a card that failed, also those since then, which the agent counts itself once the lease
+ * is in a state without use.
+ */
+export function unused({ lease, card }: Held): number {
+  if (!isLost(card)) return lease.wasted;
+  const failed = card.health?.since ? Math.max(0, Date.now() / 1000 - card.health.since) : lease.held;
+  const since = lease.share * Math.min(lease.held, failed);
+  return WASTED.includes(lease.state) ? Math.max(lease.wasted, since) : lease.wasted + since;
 }
 
 /** Notes a lease without use, one that looks so, or one that cannot be measured. */

@@ -2,7 +2,18 @@
 
 import type { Card, Lease, NodeState, Service, Waiting, Workload } from "./documents";
 import { leasesOf, teamOf } from "./store";
-import { HEALTH, isCordoned, kindName, reasonOf, SLICES, STATES, stateName, stateOf, WASTED } from "./words";
+import {
+  HEALTH,
+  isCordoned,
+  isOutOfUse,
+  kindName,
+  reasonOf,
+  SLICES,
+  STATES,
+  stateName,
+  stateOf,
+  WASTED,
+} from "./words";
 
 export interface View {
   /** Words of the filter. */
@@ -152,7 +163,7 @@ function hits(term: Term, fields: Fields): boolean {
 export class Filter {
   readonly #terms: Term[];
   readonly #view: View;
-  /** True if the chosen room is asked for of cards that could have it, since none has. */
+  /** True if the chosen room is asked for of cards that can give it once pods end, since none has it now. */
   readonly #able: boolean;
 
   constructor(view: View, able = false) {
@@ -178,7 +189,8 @@ export class Filter {
 
   card(card: Card): boolean {
     const { room, state } = this.#view;
-    if (room && (this.#able ? card.free?.[room] === undefined : !card.free?.[room])) return false;
+    const has = this.#able ? card.free?.[room] !== undefined && !card.closed && !isOutOfUse(card) : card.free?.[room];
+    if (room && !has) return false;
     if (state === "free" && !Object.values(card.free ?? {}).some((number) => number > 0)) return false;
     if (state === "unwell" && (card.health === undefined || isCordoned(card)) && !card.silent) return false;
     if (state === "cordoned" && !isCordoned(card)) return false;

@@ -48,21 +48,29 @@ export function startsIn(pod: Waiting): string {
   if (pod.p50 === undefined) return `start not known: ${count(pod.starts ?? 0, "such pod")} started in the last hour`;
   const now = Date.now() / 1000;
   const first = until(pod.p50 - now);
-  if (pod.p90 === undefined) return `starts in more than ${first}`;
+  if (pod.p90 === undefined) return pod.p50 < now + 60 ? "starts in 1 m or more" : `starts in more than ${first}`;
   if (pod.p90 < now) return `was expected by ${clock(pod.p90)}`;
   const last = until(pod.p90 - now);
   if (pod.p50 < now + 60) return first === last ? "starts in under 1 m" : `starts in under ${last}`;
   return first === last ? `starts in about ${first}` : `starts in ${first} to ${last}`;
 }
 
-/** "number 2 of 5 for its room"; of several pods "numbers 2 to 4 of 5". */
+/**
+ * "number 2 of 5 for its room"; of several pods "numbers 2 to 4 of 5". Where not all pods before the first of them
+ * wait for the same cards, "number 4 of 5 (1 of the 3 before it waits for cards that it may use)".
+ */
 export function placeOf(pods: [Waiting, ...Waiting[]]): string {
-  const places = pods.map((each) => each.position ?? 0).filter((each) => each > 0);
+  const placed = pods.filter(({ position = 0 }) => position > 0);
+  const places = placed.map(({ position = 0 }) => position);
   const [first, last] = [Math.min(...places), Math.max(...places)];
-  const of = integer(pods[0].of ?? 0);
-  if (places.length < 2) return `number ${integer(first)} of ${of} for ${pods.length > 1 ? "that" : "its"} room`;
+  const { of = 0, ahead = 0 } = placed.find(({ position }) => position === first) ?? pods[0];
   const row = last - first < places.length;
-  return `numbers ${integer(first)} ${row ? "to" : "…"} ${integer(last)} of ${of} for that room`;
+  const numbers =
+    places.length < 2 ? `number ${integer(first)}` : `numbers ${integer(first)} ${row ? "to" : "…"} ${integer(last)}`;
+  if (ahead >= first - 1) return `${numbers} of ${integer(of)} for ${pods.length > 1 ? "that" : "its"} room`;
+  const who = places.length < 2 ? "it" : "the first";
+  const rivals = `${ahead > 0 ? integer(ahead) : "none"} of the ${integer(first - 1)} before ${who}`;
+  return `${numbers} of ${integer(of)} (${rivals} ${ahead > 1 ? "wait" : "waits"} for cards that it may use)`;
 }
 
 export function Place({ pods }: { pods: [Waiting, ...Waiting[]] }) {

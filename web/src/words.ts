@@ -88,11 +88,11 @@ export const STATES: Record<string, string> = {
 
 /** What these states mean. */
 export const MEANINGS: Record<string, string> = {
-  busy: "computed in the last minutes",
+  busy: "computed in the last 30 minutes",
   resident: "holds memory, computes nothing",
   idle: "no process for 30 minutes",
   never_used: "no process has ever held the device",
-  unknown: "too young, or the node is silent",
+  unknown: "not measured yet, or its card or node is silent",
   blind: "the driver reports no activity for it",
   lost: "its card must be reset, replaced, or its node rebooted",
 };

@@ -1,6 +1,7 @@
 """How the page behaves: changes, filters, addresses, keys, lost connections, hostile names."""
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,7 +57,7 @@ def test_the_room_says_which_part_of_it_is_not_for_every_pod(visit: Visits, live
     live.publish(documents)
     expect(room.get_by_text("Not counted")).to_have_text(
         "Not counted: 3 cards on nodes that take no new pods (cordoned, or not ready)."
-        " Reserved for pods that go first: what 2 waiting pods would use (marked above)."
+        " Reserved for pods that go first: what 2 waiting pods would use."
         " 1 waiting pod will get a part of it now."
         " 3 pods will take a part of it: they have their place, and start now."
         ' 1 waiting pod found none of it: it became free just now, or their nodes are others (choose "why").'
@@ -99,6 +100,124 @@ def test_who_idles_is_told_before_it_is_proven_and_what_cannot_be_measured(visit
     expect(visitor.page.get_by_label("State")).to_have_value("blind")
     expect(visitor.region("Pods with cards").get_by_role("row")).to_have_count(2)
     expect(visitor.page.get_by_text("waiting, broken and not used count all states and rooms.")).to_be_visible()
+
+
+def test_what_looks_unused_is_not_denied_by_a_filter_and_each_card_that_cannot_be_measured_counts(
+    visit: Visits, live: LivePage
+) -> None:
+    dark = [
+        card(f"GPU-{n}", n, A100, kind="whole", values={}, processes=1, absent={"gpu_utilization": "not_supported"})
+        for n in range(2)
+    ]
+    seen = card("GPU-w", 2, H100, kind="whole")
+    unknown = {"state": "unknown", "held": 480.0}
+    leases = (
+        *(lease("pair", f"GPU-{n}", busy=None, **unknown) for n in range(2)),
+        lease("young", "GPU-w", busy=0.0, counts_from=1800.0, **unknown),
+    )
+    usage = NodeUsage(node="gpu-8", cards=(*dark, seen), leases=leases, simulated=True)
+    live.publish(make_documents(FleetUsage(nodes=(usage,)), (), ()))
+    visitor = visit("#q=ns:team")
+    held = visitor.region("Held, not used")
+    expect(held.get_by_role("listitem")).to_contain_text("team/young")
+    expect(held.get_by_role("button", name="1 pod on 2 cards that cannot be measured")).to_be_visible()
+    expect(held).to_contain_text("No pod is known to hold something without use.")
+    expect(held).not_to_contain_text("has the words of the filter")
+
+
+def test_an_agent_of_the_version_before_names_nobody_as_likely_unused(visit: Visits, live: LivePage) -> None:
+    seen = card("GPU-w", 0, H100, kind="whole")
+    young = lease("young", "GPU-w", state="unknown", busy=0.0, held=480.0)
+    usage = NodeUsage(node="gpu-8", cards=(seen,), leases=(young,), simulated=True)
+    live.publish(make_documents(FleetUsage(nodes=(usage,)), (), ()))
+    held = visit().region("Held, not used")
+    expect(held.get_by_role("listitem")).to_have_count(0)
+    expect(held).to_contain_text("Not known: 1 pod not measured yet, or whose card or node is silent.")
+
+
+def test_hours_on_a_failed_card_are_the_same_in_the_list_and_in_the_sums(visit: Visits, live: LivePage) -> None:
+    """The agent goes on to count a pod that it can still ask; the hours since the fault count once."""
+    documents = scene()
+    for key, each in documents.items():
+        if isinstance(each, CardDocument) and each.health is not None and each.leases:
+            health = msgspec.structs.replace(each.health, state="needs_reset", since=NOW - 7200)
+            leases = tuple(
+                msgspec.structs.replace(lease, state="idle", wasted=9000.0, held=20_000.0) for lease in each.leases
+            )
+            documents[key] = msgspec.structs.replace(each, health=health, leases=leases)
+    live.publish(documents)
+    visitor = visit("#q=trainer-0")
+    expect(visitor.region("Held, not used").get_by_role("listitem")).to_contain_text("2.5 GPU-hours unused")
+    row = visitor.region("Use by namespace").get_by_role("row").filter(has_text="research")
+    expect(row.locator('[data-name="unused"]')).to_have_text("2.5 GPU-h")
+
+
+def test_each_fault_of_a_card_stands_once(visit: Visits, live: LivePage) -> None:
+    parts = (device("MIG-a", "3g.20gb", 0, 4), device("MIG-b", "3g.20gb", 4, 4))
+    cut = card("GPU-f", 0, A100, mig=True, slots=8, kind="mig", devices=parts)
+    faults = {
+        "one": ("MIG-a", "XID 94 on its part"),
+        "two": ("MIG-a", "XID 94 on its part"),
+        "three": ("MIG-b", "XID 95"),
+    }
+    leases = tuple(lease(name, part, share=0.25, fault=fault) for name, (part, fault) in faults.items())
+    usage = NodeUsage(node="gpu-8", cards=(cut,), leases=leases, simulated=True)
+    live.publish(make_documents(FleetUsage(nodes=(usage,)), (), ()))
+    pods = visit().region("Pods with cards")
+    expect(pods.get_by_text("XID 94 on its part")).to_have_count(1)
+    expect(pods.get_by_text("XID 95")).to_have_count(1)
+
+
+def queued(name: str, position: int, of: int, **more: Any) -> WaitingDocument:
+    return WaitingDocument(
+        namespace="team", pod=name, requests="1 x mig-7g.40gb", since=NOW, position=position, of=of, **more
+    )
+
+
+def test_a_place_says_how_many_before_it_wait_for_the_same_cards(visit: Visits, live: LivePage) -> None:
+    rows = [
+        queued("a", 1, 4, p50=NOW + 20),
+        queued("b", 2, 4, ahead=1, p50=NOW + 120),
+        queued("c", 3, 4, p50=NOW + 180),
+        queued("d", 4, 4, ahead=2, p50=NOW + 240),
+    ]
+    live.publish({"summary": scene(history=False)["summary"]} | {f"waiting/team/{each.pod}": each for each in rows})
+    visitor = visit()
+    queue = visitor.region("Waiting")
+    for name, text in {
+        "team/a": "number 1 of 4 for its room starts in 1 m or more",
+        "team/b": "number 2 of 4 for its room",
+        "team/c": "number 3 of 4 (none of the 2 before it waits for cards that it may use)",
+        "team/d": "number 4 of 4 (2 of the 3 before it wait for cards that it may use)",
+    }.items():
+        expect(queue.get_by_role("listitem").filter(has_text=name)).to_contain_text(text)
+    queue.get_by_role("button", name="team/c").click()
+    sheet = visitor.page.get_by_role("complementary", name="Pod")
+    expect(sheet.get_by_text("Before it in the queue: team/a, team/b")).to_be_visible()
+
+
+def test_pods_of_two_orders_are_not_named_as_one(visit: Visits, live: LivePage) -> None:
+    rows = [queued(f"{order}-{place}", place, 2, ahead=place - 1) for order in "xy" for place in (1, 2)]
+    live.publish({"summary": scene(history=False)["summary"]} | {f"waiting/team/{each.pod}": each for each in rows})
+    visitor = visit()
+    visitor.region("Waiting").get_by_role("button", name="team/x-2").click()
+    sheet = visitor.page.get_by_role("complementary", name="Pod")
+    expect(sheet.get_by_text("number 2 of 2 for its room")).to_be_visible()
+    expect(sheet.get_by_text("Before it in the queue")).to_have_count(0)
+
+
+def test_a_room_without_a_usable_card_promises_nothing(visit: Visits, live: LivePage) -> None:
+    """A closed node gives nothing once others end, and a pod without a place has no start to tell."""
+    documents = scene()
+    for key, each in documents.items():
+        if isinstance(each, CardDocument) and "7g.40gb" in each.free:
+            documents[key] = msgspec.structs.replace(each, closed=True, free=dict.fromkeys(each.free, 0))
+        if isinstance(each, WaitingDocument):
+            documents[key] = msgspec.structs.replace(each, position=0, of=0, p50=None, p90=None, basis="", starts=0)
+    both = WaitingDocument(namespace="team", pod="both", requests="2 x mig-7g.40gb, 1 x gpu.shared", since=NOW)
+    live.publish(documents | {"waiting/team/both": both})
+    room = visit("#room=7g.40gb").region("Free room")
+    expect(room.get_by_role("status")).to_have_text("No card that is shown has room for 7g.40gb. 2 pods wait for it.")
 
 
 def test_a_pod_with_several_cards_says_how_they_are_joined(visit: Visits, live: LivePage) -> None:
@@ -289,6 +408,7 @@ def test_own_pods_are_marked_and_stay_so(visit: Visits) -> None:
     visitor.region("Use by namespace").get_by_role("button", name="research is mine").click()
     expect(mine).to_have_count(1)
     visitor.page.reload()
+    expect(visitor.region("Cards").get_by_text("your pods", exact=True)).to_be_visible()
     expect(mine).to_have_attribute("title", re.compile("research/trainer-0"))
     expect(visitor.region("Cards").get_by_role("button", name=re.compile("1 yours"))).to_have_count(1)
     visitor.region("Use by namespace").get_by_role("button", name="research is mine").click()
