@@ -33,7 +33,7 @@ const HELD = { label: "held", most: 1, text: percent };
 
 /** The heading of curves; what this page saw itself may be less than hours. */
 export function lastOf(range: string, seen?: { held: unknown[]; step: number }): string {
-  if (range === "" && seen && seen.held.length > 1) return `The last ${span(seen.held.length * seen.step)}`;
+  if (range === "" && seen && seen.held.length > 1) return `The last ${span((seen.held.length - 1) * seen.step)}`;
   return range === "" ? "The last hours" : `The last ${NAMES[range] ?? range}`;
 }
 

@@ -264,6 +264,14 @@ def test_words_and_fields_filter(visit: Visits) -> None:
         expect(visitor.region("Cards").get_by_text(f"{shown} of 10 shown")).to_be_visible()
 
 
+def test_the_heading_of_curves_is_the_time_that_their_axis_shows(visit: Visits) -> None:
+    """Of 30 samples, one in 300 s, the first is 145 minutes before the last."""
+    visitor = visit()
+    visitor.page.get_by_role("button", name="gpu-2, card 0").first.click()
+    sheet = visitor.page.get_by_role("complementary", name="Card")
+    expect(sheet.get_by_role("heading", name="The last 2 hours")).to_be_visible()
+
+
 def test_a_view_can_be_sent_to_somebody(visit: Visits) -> None:
     visitor = visit()
     visitor.page.get_by_label("Filter").fill("team")

@@ -133,7 +133,7 @@ def test_who_has_no_token_sees_tiles_without_names(visit: Visits, opened: LivePa
     expect(visitor.region("Broken").get_by_text("XID 48, a double-bit ECC error")).to_be_visible()
     expect(visitor.region("Cards").get_by_role("button", name="needs a reset: XID 48")).to_be_visible()
     visitor.region("Cards").get_by_role("button", name=re.compile("^card 0, A100.* 1 idle")).click()
-    expect(visitor.page.get_by_role("complementary").get_by_text("The last 3 hours")).to_be_visible()
+    expect(visitor.page.get_by_role("complementary").get_by_text("The last 2 hours")).to_be_visible()
     visitor.check(SHEET)
     visitor.picture("live-page-hidden", whole=False)
     visitor.page.keyboard.press("Escape")
