@@ -44,7 +44,6 @@ def test_a_fresh_installation_has_them_and_a_label_is_enough(cluster: Any) -> No
     assert "webhook-reachable: the webhook refused a trial pod" in cluster.tessera("doctor", "--all")
 
 
-@pytest.mark.soak
 def test_an_edit_stays_whatever_is_applied(cluster: Any) -> None:
     assert cluster.eventually(lambda: all(data(cluster, name) for name in NAMES))
     edited = data(cluster, "sharing-profiles")["slice-4"].replace("replicas: 4", "replicas: 6")

@@ -17,7 +17,6 @@ def slice_of(cluster: Any) -> str:
     return str(cluster.run("kubectl", "exec", "web", "--", "nvidia-smi", "-L").stdout)
 
 
-@pytest.mark.soak
 def test_a_pod_gets_another_slice_and_returns(cluster: Any) -> None:
     cluster.kubectl("apply", "-f", "-", manifest=POD)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")

@@ -122,7 +122,7 @@ def test_a_node_without_an_agent_and_an_order_that_does_not_exist_are_refused(us
 
 
 @pytest.mark.usefixtures("counted")
-def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> None:
+def test_a_user_without_rights_is_told_what_an_administrator_adds(used: RunningLab) -> None:
     used.kubectl("create", "serviceaccount", "jane")
     token = used.kubectl("create", "token", "jane").strip()
     config = yaml.safe_load((used.folder / "kubeconfig").read_text())
@@ -130,9 +130,9 @@ def test_a_user_without_rights_is_told_which_role_to_bind(used: RunningLab) -> N
     config["contexts"][0]["context"]["user"] = "jane"
     (used.folder / "jane").write_text(json.dumps(config))
     refused = used.tessera("top", "--kubeconfig", str(used.folder / "jane"), fails=True)
-    assert "--clusterrole=tessera-view --serviceaccount=default:jane -n default" in refused
+    assert "Tessera's API for tenants: tessera install --reuse --dashboard" in refused
     refused = used.tessera("usage", "--kubeconfig", str(used.folder / "jane"), fails=True)
-    assert "--clusterrole=tessera-view --serviceaccount=default:jane -n default" in refused
+    assert "Tessera's API for tenants: tessera install --reuse --dashboard" in refused
     binding = ("create", "rolebinding", "jane", "--clusterrole=tessera-usage-reader", "--serviceaccount=default:jane")
     used.kubectl(*binding, "-n", "tessera-system")
     assert "total" in used.tessera("usage", "--kubeconfig", str(used.folder / "jane"))

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
-from tessera.kubelet.plugin_server import PluginServer, iterate_until, start_server
+from tessera.kubelet.plugin_server import PluginServer, iterate_until, start_grpc
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.sockets import is_listening
 from tessera.kubelet.wire import LIST_AND_WATCH
@@ -104,7 +104,7 @@ def test_a_server_whose_start_is_cancelled_does_not_listen(tmp_path: Path, steps
         socket = tmp_path / "p.sock"
         server = grpc.aio.server()
         server.add_insecure_port(f"unix:{socket}")
-        start = asyncio.create_task(start_server(server))
+        start = asyncio.create_task(start_grpc(server))
         for _ in range(steps):
             await asyncio.sleep(0)
         for _ in range(cancels):

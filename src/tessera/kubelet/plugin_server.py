@@ -76,7 +76,7 @@ class PluginServer:
             RuntimeError: the socket cannot be bound.
         """
         self._server.add_insecure_port(f"unix:{self.socket}")
-        await start_server(self._server)
+        await start_grpc(self._server)
 
     async def stop(self, grace: float | None = None) -> None:
         """Takes no more calls, ends the device streams, and gives other calls ``grace`` seconds to finish.
@@ -126,7 +126,7 @@ class PluginServer:
         return dp.PreStartContainerResponse()
 
 
-async def start_server(server: grpc.aio.Server) -> None:
+async def start_grpc(server: grpc.aio.Server) -> None:
     """Starts a server, and stops it if the caller is cancelled meanwhile.
 
     A start that is cancelled half-way leaves a server that runs. When that is collected as garbage after its loop, gRPC

@@ -28,7 +28,7 @@ from tessera.kubelet.interfaces import (
     PluginError,
     PreparedDevice,
 )
-from tessera.kubelet.plugin_server import iterate_until, start_server
+from tessera.kubelet.plugin_server import iterate_until, start_grpc
 from tessera.kubelet.proto import dra_pb2 as dra
 from tessera.kubelet.proto import drahealth_pb2 as health
 from tessera.kubelet.proto import pluginregistration_pb2 as registration
@@ -116,7 +116,7 @@ class ClaimServer:
                     server.add_insecure_port(f"unix:{socket}")
                     if socket == self.claims:
                         self._bound_ns = socket.stat().st_mtime_ns
-                    await start_server(server)
+                    await start_grpc(server)
                 await self._wait_until_removed(in_registry, in_folder)
             except asyncio.CancelledError:
                 await self._finish_handed_on(servers[0])

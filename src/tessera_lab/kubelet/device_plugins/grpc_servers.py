@@ -7,7 +7,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from tessera.kubelet.plugin_server import start_server
+from tessera.kubelet.plugin_server import start_grpc
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
 from tessera.kubelet.sockets import KUBELET_SOCKET
@@ -60,7 +60,7 @@ class RegistrationServer:
             if path.name != CHECKPOINT and not path.is_dir():
                 path.unlink(missing_ok=True)
         self._server.add_insecure_port(f"unix:{self._folder / KUBELET_SOCKET}")
-        await start_server(self._server)
+        await start_grpc(self._server)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -118,7 +118,7 @@ class PodResourcesServer:
     async def __aenter__(self) -> Self:
         self._socket.unlink(missing_ok=True)
         self._server.add_insecure_port(f"unix:{self._socket}")
-        await start_server(self._server)
+        await start_grpc(self._server)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
