@@ -29,7 +29,7 @@ Json = dict[str, Any]
 CONTAINER = "accept"
 #: Environment variables of the agent by which the container runtime gives it the cards.
 _FOR_RUNTIME = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
-#: What a program needs that changes MIG mode and instances (NVIDIA container toolkit, MIG capabilities).
+#: Lets a program change MIG mode and instances (NVIDIA container toolkit, MIG capabilities).
 _FOR_MIG = ({"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"},)
 #: Any user without rights; NVIDIA's device files are open to all.
 _NOBODY = 65532
@@ -125,7 +125,7 @@ _REPLICAS = "nvidia.com/gpu.replicas"
 
 
 def node_facts(node: Node) -> NodeFacts:
-    """What the cluster says of a node."""
+    """The facts about a node that its Node object has."""
     labels = node.metadata.labels
     return NodeFacts(
         name=node.metadata.name,

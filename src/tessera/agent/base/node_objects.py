@@ -231,7 +231,7 @@ def changed_facts(event: WatchEvent[Node]) -> Fact:
 
 
 def _shown(node: Node) -> object:
-    """What an agent shows on the Node, and what others make of it."""
+    """The UID of the Node, its labels and annotations of an agent's domains, and all its conditions."""
     metadata = node.metadata
     return metadata.uid, _of_tessera(metadata.labels), _of_tessera(metadata.annotations), node.status.conditions
 
@@ -245,7 +245,7 @@ def _labels_differ(one: Node, other: Node, label: str) -> bool:
 
 
 def driver_settings(node: Node) -> object:
-    """What decides on a Node whether its driver is used, and whether the condition of this agent is shown."""
+    """The labels, the annotation and the conditions of a Node by which an agent decides whether its driver is used."""
     labels, annotations = node.metadata.labels, node.metadata.annotations
     settings = labels.get(PAUSE_LABEL), labels.get(DRIVER_SET_LABEL), annotations.get(REMOVAL_ANNOTATION)
     return settings, node.status.conditions

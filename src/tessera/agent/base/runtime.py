@@ -1,4 +1,4 @@
-"""What most parts of an agent share: the values of its process, and its metrics.
+"""The values of an agent's process and its metrics, which most of its parts share.
 
 Each agent has a registry of metrics of its own, so that many agents can run in one process.
 """

@@ -1,4 +1,4 @@
-"""What an agent is to do: the options of its process, and the desired configuration of its node's cards. Values only.
+"""The task of an agent: the options of its process, and the desired configuration of its node's cards. Values only.
 
 The caller builds client, cards and kubelet from the options. The configuration is a sharing profile, a MIG layout, and
 plans of MPS daemons: the desired state, not the present one. Conditions of the Node report whether it is in force.

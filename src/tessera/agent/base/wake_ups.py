@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 class Fact(Flag):
-    """What one part of an agent, or the watch of one object, announces."""
+    """A kind of change that a part of an agent, or the watch of an object, announces."""
 
-    #: What an agent shows on the Node: labels and annotations of its domains, and conditions.
+    #: Labels and annotations of the agent's domains on the Node, and the Node's conditions.
     NODE = auto()
     #: Annotations of the Node, of an agent's domains.
     NODE_ANNOTATIONS = auto()
@@ -40,7 +40,7 @@ class Fact(Flag):
     DESIRED_LAYOUT = auto()
     #: How the slices of the node are given: by ResourceClaims or by the device plugin.
     DEVICE_API = auto()
-    #: What the administrator lets Tessera do about cards with faults.
+    #: The repairs of cards and nodes that the administrator allows.
     REPAIRS = auto()
     #: The driver: its markers, its module, and whether it may be used.
     DRIVER = auto()
