@@ -42,7 +42,7 @@ def sizes() -> dict[str, int]:
     found = {"core": 0}
     for path in SOURCE.rglob("*.py"):
         if "_pb2" not in path.name:
-            name = next((folders[each] for each in path.parents if each in folders), "core")
+            name = next((folders[each] for each in (path, *path.parents) if each in folders), "core")
             found[name] = found.get(name, 0) + code_lines(path.read_text(encoding="utf-8"))
     return found
 

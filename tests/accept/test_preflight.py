@@ -15,7 +15,7 @@ from tessera.accept.cuda import CudaError
 from tessera.accept.figures import FIGURES, SHARE_OF_MEDIAN, SHARES, compare_with_others, judge
 from tessera.accept.preflight import preflight_lines, run_preflight, run_quick
 from tessera.agent.health.repairs import ProcessPreflight
-from tessera.agent.simulated.driver import SimulatedPreflight
+from tessera.agent.simulated import SimulatedPreflight
 from tessera.api.nodes.preflights import CardPreflight, Preflight
 from tessera.clock import SystemClock
 from tessera.mig.models import model_by_product

@@ -21,7 +21,7 @@ from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.settings import AgentOptions
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
-from tessera.agent.simulated.driver import SimulatedPrograms
+from tessera.agent.simulated import SimulatedPrograms
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.cli.agent import node_satellites
 from tessera.clock import Clock, LoopClock, rfc3339

@@ -336,7 +336,7 @@ def _driver(options: Any, clock: Any) -> tuple[Any, Any]:
 
     if options.simulate is None:
         return MachineDriver(options.driver_root, clock), None
-    from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
+    from tessera.agent.simulated import SimulatedDriver, SimulatedPrograms
     from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
     machine = SimulatedMachine(options.simulate, seed=options.node_name, state=options.simulated_file)

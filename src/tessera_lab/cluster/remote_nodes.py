@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.agent.base.settings import AgentOptions
 from tessera.agent.main.lifecycle import run_lifecycle
-from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
+from tessera.agent.simulated import SimulatedDriver, SimulatedPrograms
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.cli.agent import node_satellites
 from tessera.cli.base.kubeconfig import load_config

@@ -15,7 +15,7 @@ from tessera.agent.base.node_files import MarkerFiles
 from tessera.agent.base.settings import ValidationMode
 from tessera.agent.driver.hardware import DriverHome
 from tessera.agent.main.lifecycle import run_lifecycle
-from tessera.agent.simulated.driver import SimulatedDriver, SimulatedPrograms
+from tessera.agent.simulated import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.node_marks import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.node_marks import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.cli.agent import node_satellites

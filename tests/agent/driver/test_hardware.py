@@ -11,7 +11,7 @@ from tests.agent.driver.conftest import VERSION, DriverScene
 
 from tessera.agent.base.wake_ups import EVERY, ChangeNotifier, Fact
 from tessera.agent.driver.hardware import DriverHome, MachineDriver
-from tessera.agent.simulated.driver import SimulatedDriver
+from tessera.agent.simulated import SimulatedDriver
 from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
 from tessera.nvml.asynchronous import NvmlWithLossDetection

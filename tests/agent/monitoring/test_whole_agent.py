@@ -13,7 +13,7 @@ from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.inventory.device_state import DeviceScope
 from tessera.agent.main.run import run_components
 from tessera.agent.main.wiring import Components
-from tessera.agent.simulated.driver import SimulatedPrograms
+from tessera.agent.simulated import SimulatedPrograms
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.agent import node_satellites
 from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError

@@ -12,7 +12,7 @@ from tessera.agent.base.settings import AgentOptions, ServicePlan
 from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.state import DaemonLauncher
-from tessera.agent.simulated.driver import SimulatedDaemon, SimulatedLauncher
+from tessera.agent.simulated import SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.profile import client_share
 from tessera.clock import LoopClock
 from tessera.nvml.interface import ComputeMode, GpuUuid

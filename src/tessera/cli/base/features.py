@@ -14,7 +14,7 @@ class Feature:
 
     Attributes:
         name: its name in options.
-        folders: its folders, from the root of the source.
+        folders: its folders, or files, from the root of the source.
         text: what it does, a sentence.
         off: how it is left out.
         joins: it is a part of the controller's process, and its option ``--without NAME`` leaves it out.
@@ -117,7 +117,7 @@ FEATURES = (
     ),
     Feature(
         name="simulation",
-        folders=("src/tessera/nvml/simulated", "src/tessera/agent/simulated"),
+        folders=("src/tessera/nvml/simulated", "src/tessera/agent/simulated.py"),
         text="Gives an agent simulated cards, so that it runs where there is no GPU; the lab has its cards from it.",
         off="start each agent without `--simulate`, as a DaemonSet does",
     ),

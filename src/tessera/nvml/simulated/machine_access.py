@@ -35,6 +35,10 @@ class StateFileError(UserError):
     """The file holds no simulated machine, or another one than requested."""
 
 
+#: Reads a part of a machine, as a value that no later change alters.
+MachinePart = Callable[[MachineState], object]
+
+
 class MemoryStore:
     """A machine of this process."""
 
@@ -128,13 +132,18 @@ class MachineAccess:
 
     def __init__(self, store: MemoryStore | FileStore) -> None:
         self.store = store
-        #: Functions to call after each change of this process, by subscription.
-        self._subscribers: dict[object, Callable[[], None]] = {}
+        #: By subscription: the function to call, the part of the machine that it follows, and that part as it was.
+        self._subscribers: dict[object, tuple[Callable[[], None], MachinePart | None, object]] = {}
 
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` after every change by this process; the function returned ends that."""
+    def subscribe(self, changed: Callable[[], None], part: MachinePart | None = None) -> Callable[[], None]:
+        """Calls ``changed`` after every change by this process; the function returned ends that.
+
+        Args:
+            changed: the function.
+            part: the part of the machine that it follows, as a value; None for every change.
+        """
         key = object()
-        self._subscribers[key] = changed
+        self._subscribers[key] = (changed, part, part and part(self.read()))
         return lambda: self._subscribers.pop(key, None) and None
 
     def read(self) -> MachineState:
@@ -222,8 +231,12 @@ class MachineAccess:
             yield device
 
     def _notify(self) -> None:
-        for changed in list(self._subscribers.values()):
-            changed()
+        machine = self.read()
+        for key, (changed, part, before) in list(self._subscribers.items()):
+            now = part and part(machine)
+            if key in self._subscribers and (part is None or now != before):
+                self._subscribers[key] = (changed, part, now)
+                changed()
 
 
 def _find_card_uuid(machine: MachineState, fault: SimulatedFault, device: str | None) -> str | None:
@@ -250,6 +263,11 @@ def _applies(fault: SimulatedFault, operation: str, gpu: str | None) -> bool:
     return True
 
 
+def _event_part(machine: MachineState) -> object:
+    """What the next event depends on."""
+    return machine.driver_version, len(machine.faults), len(machine.events)
+
+
 T = TypeVar("T")
 
 
@@ -261,8 +279,8 @@ class SimulatedNvml(Nvml, Protocol):
         """Seconds between two checks for changes by other processes; ``None`` if there can be none."""
         ...
 
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` after every change by this process; the function returned ends that."""
+    def subscribe(self, changed: Callable[[], None], part: MachinePart | None = None) -> Callable[[], None]:
+        """See :meth:`MachineAccess.subscribe`."""
         ...
 
     def open_session(self) -> Callable[[], None]:
@@ -310,16 +328,16 @@ class InlineNvml(AsyncNvml):
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
                 return None
-            await self._wait_for_change(remaining)
+            await self._wait_for_change(remaining, _event_part)
         return event
 
     async def _process_exit(self, _processes: list[GpuProcess], /) -> None:
         await self._wait_for_change(None)
 
-    async def _wait_for_change(self, at_most: float | None) -> None:
+    async def _wait_for_change(self, at_most: float | None, part: MachinePart | None = None) -> None:
         """Returns at the next change, after ``at_most`` seconds, or when the next check for others' changes is due."""
         changed = asyncio.Event()
-        unsubscribe = self._nvml.subscribe(changed.set)
+        unsubscribe = self._nvml.subscribe(changed.set, part)
         waits = [seconds for seconds in (at_most, self._nvml.poll_interval) if seconds is not None]
         try:
             async with asyncio.timeout(min(waits, default=None)):

@@ -43,7 +43,7 @@ from tessera.nvml.measurements import Measurements, ProcessActivity, Quantity
 from tessera.nvml.simulated import load, mig_rules
 from tessera.nvml.simulated.boards import attributes_of, common_ancestor, cuda_version, gpu_info, nvlinks_of, place_of
 from tessera.nvml.simulated.load import GrowingCounters
-from tessera.nvml.simulated.machine_access import FileStore, MachineAccess, MemoryStore
+from tessera.nvml.simulated.machine_access import FileStore, MachineAccess, MachinePart, MemoryStore
 from tessera.nvml.simulated.machine_state import (
     ANY,
     DRIVER_VERSION,
@@ -311,9 +311,9 @@ class SimulatedMachine:
         """Seconds between two checks for changes by other processes; ``None`` if there can be none."""
         return 0.1 if self._access.store.is_shared else None
 
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` after every change by this process; the function returned ends that."""
-        return self._access.subscribe(changed)
+    def subscribe(self, changed: Callable[[], None], part: MachinePart | None = None) -> Callable[[], None]:
+        """See :meth:`.MachineAccess.subscribe`."""
+        return self._access.subscribe(changed, part)
 
     def change(self) -> AbstractContextManager[MachineState]:
         """Gives the state for a change from outside of NVML, such as a fault of the hardware."""
