@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX, OWN_DOMAIN
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX, OWN_DOMAIN, POD_PREFLIGHT
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources.meta import Resource
 from tessera.limits import GANG_SIZE, OWN_ANNOTATIONS, PRODUCTS, REQUIRED_MEMORY, REQUIREMENT
@@ -240,6 +240,11 @@ def requirements_of(
         products=_read_products(annotations[PRODUCT]) if PRODUCT in annotations else (),
     )
     return found if found != Requirements() else None
+
+
+def asks_for_preflight(annotations: Mapping[str, str]) -> bool:
+    """True if a pod asks for tests of its cards before its first container starts."""
+    return annotations.get(POD_PREFLIGHT) == "true"
 
 
 def _refuse_long(key: str, text: str) -> None:

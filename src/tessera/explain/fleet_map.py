@@ -236,7 +236,7 @@ def _recorded(mapped: MappedCard, card: CardUsage, leases: Mapping[str, Sequence
 
 
 def _with_users(tiles: Iterable[Tile], card: CardUsage, leases: Mapping[str, Sequence[LeaseUsage]]) -> Iterator[Tile]:
-    """The slices on record, with the pods that have borrowed them (:mod:`tessera.agent.slices.loans`)."""
+    """The slices on record, with the pods that have borrowed them (:mod:`tessera.agent.slices.further_ways`)."""
     used = {each.start: _pods_of(leases.get(each.uuid, ())) for each in card.devices}
     for tile in tiles:
         users = used.get(tile.start, ())

@@ -133,7 +133,7 @@ def _joined(view: ClusterView, pod: Pod) -> Iterator[str]:
 
 
 def _loans(view: ClusterView, pod: Pod) -> Iterator[str]:
-    """Which pod lends it a slice, or has its slice (:mod:`tessera.agent.slices.loans`)."""
+    """Which pod lends it a slice, or has its slice (:mod:`tessera.agent.slices.further_ways`)."""
     meta = pod.metadata
     to = meta.annotations.get(LENDS_ANNOTATION)
     if to is not None and any(each.kind == "Pod" for each in meta.owner_references):

@@ -18,7 +18,7 @@ from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.health.repairs import CardPreflights, RepairReboots
-from tessera.agent.simulated.driver import SimulatedPreflight
+from tessera.agent.simulated import SimulatedPreflight
 from tessera.api.nodes.card_faults import CardRule
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.nodes.repairs import Repairs

@@ -30,8 +30,8 @@ async def test_a_cordoned_card_is_withheld_and_is_no_fault(node: Node, agent: Ag
     node.cordoned = (Cordon(node.one, "fan is loud"),)
     agent.changes.notify()
     await asyncio.sleep(0.1)
-    assert agent.watch.state_machine.is_unhealthy(node.one)
-    assert not agent.watch.state_machine.is_unhealthy(node.other)
+    assert node.one in agent.watch.state_machine.unhealthy_gpus
+    assert node.other not in agent.watch.state_machine.unhealthy_gpus
     found = agent.watch.describe(node.one)
     assert (found.state, [each.source for each in found.evidence]) == (CardState.CORDONED, ["cordon"])
     assert "fan is loud" in found.evidence[0].text
@@ -40,11 +40,11 @@ async def test_a_cordoned_card_is_withheld_and_is_no_fault(node: Node, agent: Ag
     assert [each.counts_for_breaker for each in agent.watch.card_faults()] == [False]
     assert agent.gauge("tessera_gpu_health", gpu=node.one) == 0
     await asyncio.sleep(2000)
-    assert agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one in agent.watch.state_machine.unhealthy_gpus
     node.cordoned = ()
     agent.changes.notify()
     await asyncio.sleep(0.1)
-    assert not agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one not in agent.watch.state_machine.unhealthy_gpus
     assert agent.watch.condition().reason == "CardsHealthy"
     assert [reason for reason, _ in node.told] == ["GpuCordoned", "GpuUncordoned"]
 

@@ -27,9 +27,9 @@ def test_a_free_card_is_reset_and_fit_again_soon(resetting: Node) -> None:
         node.xid(48)
         await asyncio.sleep(2)
         assert told(node) == ["GpuUnhealthy", "GpuReset"]
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         await asyncio.sleep(40)
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
         assert told(node)[2:] == ["GpuRecovered"]
 
     play(resetting, story)
@@ -41,10 +41,10 @@ def test_without_a_resetter_the_card_stays_withheld_until_another_program_resets
     async def story(node: Node, agent: Agent) -> None:
         node.xid(48)
         await asyncio.sleep(1000)
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         agent.watch.note_card_reset(node.one)
         await asyncio.sleep(41)
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
     play(resetting, story)
 

@@ -112,7 +112,7 @@ def test_a_card_that_falls_three_times_in_a_week_is_to_be_replaced_over_restarts
         assert found.evidence[0].text.startswith("fell 3 times in 7 days: 2023-11-14 ")
         assert found.evidence[0].text.count("(driver)") == FALLS
         assert "replace the card" in found.next
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
         assert agent.watch.condition()[:2] == ("True", "CardDegraded")
         assert "fell 3 times" in agent.watch.condition().message
         assert agent.watch.describe(node.other).state == CardState.HEALTHY

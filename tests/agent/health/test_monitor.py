@@ -34,11 +34,9 @@ def shares(uuid: str, gpu: str = "", count: int = 4) -> list[AdvertisedDevice]:
 
 async def unfit(agent: Agent, *devices: AdvertisedDevice) -> set[str]:
     gpus = sharing_gpus((await read_gpu_inventory(agent.hardware)).gpus)
-    return {
-        name
-        for name, verdict in entry_health(devices, gpus, agent.watch.state_machine.health_of).items()
-        if not verdict.healthy
-    }
+    health = agent.watch.state_machine
+    verdicts = entry_health(devices, gpus, health.faulty_gpus, health.health_of)
+    return {name for name, verdict in verdicts.items() if not verdict.healthy}
 
 
 @pytest.mark.scene(mig=True)
@@ -52,7 +50,7 @@ async def test_a_contained_error_takes_only_its_instance_which_is_fit_again_soon
     node.xid(94, bad, mig.ci_id)
     await asyncio.sleep(0.1)
     assert await unfit(agent, *entries) == {f"{mig.mig_uuid}::0", f"{mig.mig_uuid}::1"}
-    assert not agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one not in agent.watch.state_machine.unhealthy_gpus
     await asyncio.sleep(29)
     assert await unfit(agent, *entries)
     await asyncio.sleep(11)
@@ -104,7 +102,7 @@ def test_the_variables_of_the_device_plugin_change_the_reactions(
     async def story(node: Node, agent: Agent) -> None:
         node.xid(xid)
         await asyncio.sleep(0.1)
-        assert agent.watch.state_machine.is_unhealthy(node.one) is counts
+        assert (node.one in agent.watch.state_machine.unhealthy_gpus) is counts
 
     play(Node(tmp_path, environment=environment), story)
 
@@ -117,8 +115,8 @@ async def test_a_lost_card_is_out_until_the_node_is_booted(node: Node, agent: Ag
     assert message.startswith(f"GPU 0 ({node.one}): ")
     assert "not allocated until the node is rebooted" in message
     await asyncio.sleep(1000)
-    assert agent.watch.state_machine.is_unhealthy(node.one)
-    assert not agent.watch.state_machine.is_unhealthy(node.other)
+    assert node.one in agent.watch.state_machine.unhealthy_gpus
+    assert node.other not in agent.watch.state_machine.unhealthy_gpus
     await agent.stop()
     node.machine.reboot()
     node.boot = "boot-2"
@@ -161,12 +159,12 @@ async def test_a_boot_ends_stored_faults_also_if_its_id_comes_late(node: Node, a
     await agent.stop()
     node.boot = ""
     after = await node.agent()
-    assert after.watch.state_machine.is_unhealthy(node.one)
+    assert node.one in after.watch.state_machine.unhealthy_gpus
     node.boot = "boot-2"
     after.watch.set_cards([])
     after.watch.set_cards(await after.hardware.devices())
     await asyncio.sleep(0.1)
-    assert not after.watch.state_machine.is_unhealthy(node.one)
+    assert node.one not in after.watch.state_machine.unhealthy_gpus
     await after.stop()
 
 
@@ -178,7 +176,7 @@ def test_faults_before_the_boot_id_is_known_belong_to_the_first_known_boot(node:
         await asyncio.sleep(2)
         node.boot = "boot-1"
         await asyncio.sleep(11)
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
 
     play(node, story)
 
@@ -189,9 +187,9 @@ async def test_a_restart_with_a_clock_that_went_back_prolongs_nothing(node: Node
     await agent.stop()
     node.clock.ahead -= 86_400
     after = await node.agent()
-    assert after.watch.state_machine.is_unhealthy(node.one)
+    assert node.one in after.watch.state_machine.unhealthy_gpus
     await asyncio.sleep(41)
-    assert not after.watch.state_machine.is_unhealthy(node.one)
+    assert node.one not in after.watch.state_machine.unhealthy_gpus
     await after.stop()
 
 
@@ -200,10 +198,10 @@ async def test_a_clock_that_is_set_changes_nothing_while_the_agent_runs(node: No
     await asyncio.sleep(0.1)
     node.clock.ahead += 86_400
     await asyncio.sleep(1)
-    assert agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one in agent.watch.state_machine.unhealthy_gpus
     node.clock.ahead -= 2 * 86_400
     await asyncio.sleep(40)
-    assert not agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
 
 def test_faults_that_cannot_be_saved_stay_in_force_and_are_counted(node: Node) -> None:
@@ -212,7 +210,7 @@ def test_faults_that_cannot_be_saved_stay_in_force_and_are_counted(node: Node) -
     async def story(node: Node, agent: Agent) -> None:
         node.xid(48)
         await asyncio.sleep(0.1)
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         assert agent.gauge("tessera_gpu_fault_save_failures_total")
 
     play(node, story)
@@ -223,7 +221,7 @@ def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> 
 
     async def story(node: Node, agent: Agent) -> None:
         assert agent.watch.condition()[:2] == ("True", "CardDegraded")
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
         assert {reason for reason, _ in node.told} == {"GpuDegraded"}
         again = Agent(node)
         assert again.watch.state_machine.faults() == (), "a new process waits for events anew"
@@ -248,8 +246,8 @@ async def test_an_error_of_a_card_that_the_driver_cannot_name_takes_all_and_asks
     agent.hardware.probes.clear()
     node.machine.report(SimEvent(GpuEventKind.XID, None, 94, None, None))
     await asyncio.sleep(1)
-    assert agent.watch.state_machine.is_unhealthy(node.one)
-    assert agent.watch.state_machine.is_unhealthy(node.other)
+    assert node.one in agent.watch.state_machine.unhealthy_gpus
+    assert node.other in agent.watch.state_machine.unhealthy_gpus
     assert len(agent.hardware.probes) == 2
 
 
@@ -258,11 +256,11 @@ async def test_the_driver_s_own_verdict_takes_a_card_and_gives_it_back(node: Nod
     await asyncio.sleep(61)
     assert agent.watch.state_machine.health_of(DeviceScope(node.one)).text == "the driver asks for: drain and reset"
     await asyncio.sleep(600)
-    assert agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one in agent.watch.state_machine.unhealthy_gpus
     node.asks_for(RecoveryAction.NONE)
     agent.watch.note_card_reset(node.one)
     await asyncio.sleep(41)
-    assert not agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
 
 async def test_a_verdict_that_an_event_announces_is_read_at_once(node: Node, agent: Agent) -> None:
@@ -275,7 +273,7 @@ async def test_a_verdict_that_an_event_announces_is_read_at_once(node: Node, age
 async def test_a_card_whose_driver_hangs_is_taken_and_no_other_is(node: Node, agent: Agent) -> None:
     node.machine.slow("memory", 10_000)
     await asyncio.sleep(200)
-    out = {gpu: agent.watch.state_machine.is_unhealthy(gpu) for gpu in (node.one, node.other)}
+    out = {gpu: gpu in agent.watch.state_machine.unhealthy_gpus for gpu in (node.one, node.other)}
     assert sorted(out.values()) == [False, True]
     assert "no answer within 10 s" in agent.watch.condition().message
     assert agent.gauge("tessera_gpu_probes_total", result="not-asked")
@@ -372,7 +370,7 @@ def test_an_error_in_the_first_list_after_a_boot_is_of_this_boot(node: Node) -> 
         agent = Agent(node)
         agent.watch.set_cards(await agent.hardware.devices(), {node.one: "card 0: Unknown Error"})
         await asyncio.sleep(100)
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         assert [reason for reason, _ in node.told] == ["GpuUnhealthy"]
         assert not agent.watch.state_machine.past
         await agent.stop()

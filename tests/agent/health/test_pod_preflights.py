@@ -172,8 +172,8 @@ def test_a_card_that_failed_is_not_tested_again_before_its_reset(allowed: Node) 
         starts.pod("q", starts.node.one)
         assert "the preflight of a pod failed" in await starts.start(starts.node.one, pod="q")
         assert len(starts.tested) == 1
-        assert starts.agent.watch.state_machine.is_unhealthy(starts.node.one)
-        assert not starts.agent.watch.state_machine.is_unhealthy(starts.node.other)
+        assert starts.node.one in starts.agent.watch.state_machine.unhealthy_gpus
+        assert starts.node.other not in starts.agent.watch.state_machine.unhealthy_gpus
         starts.error = ""
         starts.agent.watch.note_card_reset(starts.node.one)
         assert await starts.start(starts.node.one, pod="q") == ""
@@ -193,7 +193,7 @@ def test_a_failed_card_waits_for_its_reset_though_the_driver_asks_for_nothing(al
         assert (evidence.source, evidence.asks) == (FAILED_POD_PREFLIGHT, "reset")
         starts.agent.watch.note_card_reset(starts.node.one)
         await asyncio.sleep(300)
-        assert not starts.agent.watch.state_machine.is_unhealthy(starts.node.one)
+        assert starts.node.one not in starts.agent.watch.state_machine.unhealthy_gpus
 
     story_of(allowed, story)
 

@@ -49,7 +49,7 @@ def test_a_card_that_was_reset_is_tested_and_then_allocated(node: Node) -> None:
         assert agent.was_reset == [node.one]
         assert (found.state, [each.source for each in found.evidence]) == (CardState.WITHHELD, [PREFLIGHT])
         assert "passes its preflight" in found.next
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         await asyncio.sleep(150)
         assert agent.watch.describe(node.one).state == CardState.HEALTHY
         assert [reason for reason, _ in node.told][-2:] == ["GpuPreflightPassed", "GpuRecovered"]
@@ -67,13 +67,13 @@ def test_an_agent_that_is_killed_before_or_in_the_test_tests_again(node: Node) -
         assert agent.watch.describe(node.one).evidence[0].source == PREFLIGHT
 
     async def blind(node: Node, agent: Agent) -> None:
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         await asyncio.sleep(20)
 
     async def last(node: Node, agent: Agent) -> None:
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         await asyncio.sleep(150)
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
     play(node, killed)
     play(node, blind)
@@ -90,9 +90,9 @@ def test_a_card_that_fails_its_test_stays_away_and_is_tested_again(node: Node) -
         await asyncio.sleep(200)
         found = agent.watch.describe(node.one)
         assert "its test failed" in found.evidence[0].text
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         await asyncio.sleep(2000)
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
         assert [reason for reason, _ in node.told].count("GpuPreflightFailed") == 2
 
     play(node, story)
@@ -105,10 +105,10 @@ def test_a_card_that_somebody_holds_is_not_tested(node: Node) -> None:
         await repair(node)
         node.held.add(node.one)
         await asyncio.sleep(600)
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         node.held.clear()
         await asyncio.sleep(60)
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
     play(node, story)
 
@@ -120,10 +120,10 @@ def test_without_the_option_clean_probes_are_enough_also_for_a_card_that_waits(n
         await repair(node)
         node.held.add(node.one)
         await asyncio.sleep(100)
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
 
     async def off(node: Node, agent: Agent) -> None:
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
     play(node, waiting)
     node.repairs = Repairs()
@@ -163,7 +163,7 @@ def test_settings_that_cannot_be_read_are_those_of_before_also_over_restarts(nod
         assert agent.watch.describe(node.one).evidence[0].source == PREFLIGHT
         node.held = set()
         await asyncio.sleep(100)
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
     play(node, waiting)
     node.repairs = None
@@ -218,7 +218,7 @@ def test_a_new_card_is_tested_and_its_numbers_are_kept(node: Node) -> None:
         assert reasons == 2 * ["GpuAwaitsPreflight"] + 2 * ["GpuPreflightPassed", "GpuRecovered"]
 
     async def again(node: Node, agent: Agent) -> None:
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
         assert len(agent.watch.card_tests()) == 2
 
     play(node, first)
@@ -232,7 +232,7 @@ def test_a_card_that_was_there_before_the_option_is_not_new(node: Node) -> None:
         await asyncio.sleep(1)
 
     async def after(node: Node, agent: Agent) -> None:
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
     play(node, before)
     node.repairs = ALL
@@ -245,7 +245,7 @@ def test_a_file_of_an_earlier_version_makes_no_card_new(node: Node) -> None:
     node.repairs = ALL
 
     async def after(node: Node, agent: Agent) -> None:
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
 
     play(node, after)
 
@@ -256,11 +256,11 @@ def test_a_new_card_that_fails_its_test_stays_away_over_restarts(node: Node) -> 
 
     async def fails(node: Node, agent: Agent) -> None:
         await asyncio.sleep(30)
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
         assert "failed: compute on GPU-" in agent.watch.describe(node.one).test
 
     async def still(node: Node, agent: Agent) -> None:
-        assert agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one in agent.watch.state_machine.unhealthy_gpus
 
     play(node, fails)
     play(node, still)
@@ -273,7 +273,7 @@ def test_a_card_in_mig_mode_is_allocated_and_nobody_says_that_it_passed(tmp_path
 
     async def story(node: Node, agent: Agent) -> None:
         await asyncio.sleep(60)
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
         assert "tested nothing: the card is in MIG mode" in agent.watch.describe(node.one).test
         assert "GpuPreflightPassed" not in {reason for reason, _ in node.told}
 

@@ -112,7 +112,7 @@ def test_a_card_that_is_well_again_may_ask_for_its_next_fault(node: Node) -> Non
         agent.watch.set_cards(await agent.hardware.devices())
         agent.changes.notify()
         await asyncio.sleep(300)
-        assert not agent.watch.state_machine.is_unhealthy(node.one)
+        assert node.one not in agent.watch.state_machine.unhealthy_gpus
         lose(node)
         await asyncio.sleep(REBOOT_DELAY + 60)
         assert len(node.asked) == 2

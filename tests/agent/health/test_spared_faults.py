@@ -36,11 +36,11 @@ async def test_a_spared_card_stays_allocated_and_is_taken_away_when_the_breaker_
     node.xid(48)
     await asyncio.sleep(0.1)
     assert _counted(agent) == {CardRule(node.one, "XID 48")}
-    assert agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one in agent.watch.state_machine.unhealthy_gpus
     node.spared = frozenset({CardRule(node.one, "XID 48")})
     node.xid(63)  # any change has the agent look at its Node
     await asyncio.sleep(2)
-    assert not agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one not in agent.watch.state_machine.unhealthy_gpus
     found = agent.watch.describe(node.one)
     assert (found.state, "spared by the breaker" in found.next) == (CardState.DEGRADED, True)
     assert {(each.source, each.spared) for each in found.evidence} == {("XID 48", True), ("XID 63", False)}
@@ -72,7 +72,7 @@ async def test_a_lost_card_is_never_spared_nor_counted(node: Node, agent: Agent)
     node.xid(79)
     node.machine.lose(GpuUuid(node.one))
     await asyncio.sleep(2)
-    assert agent.watch.state_machine.is_unhealthy(node.one)
+    assert node.one in agent.watch.state_machine.unhealthy_gpus
     assert agent.watch.describe(node.one).state == CardState.LOST
     assert _counted(agent) == {CardRule(node.one, "XID 79")}
     assert {(fault.rule, fault.lost) for fault in agent.watch.card_faults()} == {("XID 79", False), ("probe", True)}

@@ -46,7 +46,9 @@ def xid(number: int, gi: int | None = None) -> HardwareEventReported:
 
 def out(devices: list[AdvertisedDevice], gpus: list[GpuDescription], health: HealthStateMachine) -> list[str]:
     return sorted(
-        name for name, verdict in entry_health(devices, gpus, health.health_of).items() if not verdict.healthy
+        name
+        for name, verdict in entry_health(devices, gpus, health.faulty_gpus, health.health_of).items()
+        if not verdict.healthy
     )
 
 

@@ -25,7 +25,7 @@ from tessera.agent.sharing.offer import SharingProblem, SharingSettings
 from tessera.agent.sharing.resource_advertiser import ResourceAdvertiser, StaticDevices
 from tessera.agent.sharing.served_resources import AdvertisedNames, ServedResources
 from tessera.agent.sharing.strategies import STRATEGIES, NodeStrategies, SharingStrategy
-from tessera.agent.simulated.driver import SimulatedLauncher
+from tessera.agent.simulated import SimulatedLauncher
 from tessera.api.nodes.node_marks import Cordon
 from tessera.api.sharing.devices import SharingKind
 from tessera.api.sharing.profile import MigStrategy
@@ -102,7 +102,7 @@ class Scene:
         self.settled: list[str] = []
         self.health = HealthStateMachine(HealthPolicy())
         self.fenced: frozenset[str] = frozenset()
-        self.taken: frozenset[str] = frozenset()
+        self.taken: set[str] = set()
         self.removed: list[str] = []
         #: Allocatable amounts that the agent wrote itself.
         self.lowered: dict[str, int] = {}
@@ -137,10 +137,11 @@ class Scene:
             served=ServedResources(self.seam, self.changes, self.clock),
             devices=StaticDevices(
                 gpus=lambda: self.stocktaker.inventory.gpus,
+                faulty_gpus=self.health.faulty_gpus,
                 health_of=self.health.health_of,
                 changing_devices=lambda: self.fenced,
                 switching_devices=frozenset,
-                on_demand_resources=lambda: self.taken,
+                on_demand_resources=self.taken,
             ),
             settings=SharingSettings(SceneConfig(self), self.strategy, self.options),
             strategies=NodeStrategies(self.daemons, self.strategies),

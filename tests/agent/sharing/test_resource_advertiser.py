@@ -163,7 +163,7 @@ async def test_fixed_slices_are_offered_by_profile_and_can_be_shared_too(scene: 
 
 @pytest.mark.scene("2xA100-40GB")
 async def test_a_slice_that_is_offered_on_demand_is_not_offered_from_a_layout_too(scene: Scene) -> None:
-    scene.taken = frozenset({"nvidia.com/mig-1g.5gb"})
+    scene.taken.add("nvidia.com/mig-1g.5gb")
     await scene.begin(WHOLE)
     await scene.cut(0, ("1g.5gb", 0), ("2g.10gb", 2))
     await scene.offers(**{"gpu": 1, "mig-2g_10gb": 1})
@@ -171,7 +171,7 @@ async def test_a_slice_that_is_offered_on_demand_is_not_offered_from_a_layout_to
     assert problem.reason == "ResourceNameConflict"
     for fact in ("rename it", "resources.mig of the sharing profile", "{pattern: '1g.5gb'"):
         assert fact in problem.text
-    scene.taken = frozenset()
+    scene.taken.clear()
     scene.changes.notify()
     await scene.offers(**{"gpu": 1, "mig-2g_10gb": 1, "mig-1g_5gb": 1})
     assert scene.advertiser.problem is None
@@ -493,12 +493,12 @@ async def test_names_that_are_offered_no_more_are_removed_from_the_node_in_the_e
 
 
 async def test_names_of_the_slicer_go_too_when_it_serves_them_no_more(scene: Scene) -> None:
-    scene.taken = frozenset({"nvidia.com/mig-7g.40gb"})
+    scene.taken.add("nvidia.com/mig-7g.40gb")
     await scene.begin_offering(WHOLE, gpu=4)
     scene.seen.append({"nvidia.com/mig-7g.40gb": 0})
     await scene.clock.sleep(3600.0)
     assert scene.removed == []
-    scene.taken = frozenset()
+    scene.taken.clear()
     scene.changes.notify()
     await scene.clock.sleep(300.0)
     assert scene.removed == []

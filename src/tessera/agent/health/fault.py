@@ -294,9 +294,13 @@ class FaultTable:
 
     Attributes:
         repairs: what is done about faults.
+        faulty_gpus: UUIDs of the cards with faults, of their own or of a part; the same set, always of now.
+        unhealthy_gpus: UUIDs of those of which no device may be allocated; the same set, always of now.
     """
 
     def __init__(self, faults: Iterable[Fault], repairs: Repairs) -> None:
+        self.faulty_gpus: set[str] = set()
+        self.unhealthy_gpus: set[str] = set()
         #: The faults that are not over, at most one for each scope and source.
         self._faults = {(fault.scope, fault.source): fault for fault in faults}
         self.repairs = repairs
@@ -304,6 +308,7 @@ class FaultTable:
         self._spared: frozenset[CardRule] = frozenset()
         #: Failed probes in a row, by card; a card whose last probe succeeded has no entry.
         self._failures: dict[str, int] = {}
+        self._list_gpus()
 
     def repairs_of(self, gpu: str) -> Repairs:
         """What is done about the faults of a card: nothing while a person has cordoned it."""
@@ -359,13 +364,16 @@ class FaultTable:
         """The health of a device: the worst fault on it or on the card that it is a part of."""
         return health_by(self.worst_fault(scope), self._spared)
 
-    def is_unhealthy(self, gpu: str) -> bool:
-        """True if no device of a card may be allocated."""
-        return self.health_of(DeviceScope(gpu)).reaction >= Reaction.WITHHOLD
-
     def worst_fault(self, scope: DeviceScope) -> Fault | None:
         """The worst fault on a device or on the card that it is a part of; None without one."""
         return worst_of(self._faults.values(), scope, self._spared)
+
+    def _list_gpus(self) -> None:
+        """Brings the sets of cards up to date with the faults."""
+        self.faulty_gpus.clear()
+        self.faulty_gpus.update(fault.scope.gpu for fault in self._faults.values())
+        self.unhealthy_gpus.clear()
+        self.unhealthy_gpus.update(gpu for gpu in self.faulty_gpus if not self.health_of(DeviceScope(gpu)).healthy)
 
     def _on_card(self, gpu: str) -> Iterator[Fault]:
         return (fault for fault in self._faults.values() if fault.scope.gpu == gpu)

@@ -165,6 +165,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
             case RepairsSet():
                 self._take_repairs(event.repairs)
         self._count_falls(now)
+        self._list_gpus()
         touched = sorted({fault.scope for fault in (*before, *self._faults.values())})
         earlier = {scope: health_by(worst_of(before, scope, spared_before), spared_before) for scope in touched}
         pairs = [(scope, earlier[scope], self.health_of(scope)) for scope in touched]

@@ -25,8 +25,9 @@ from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.repairs import PreflightRunner
 from tessera.agent.inventory.device_state import CheckedDevice, DeviceUser, DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
-from tessera.api.names import POD_PREFLIGHT, PodUid
+from tessera.api.names import PodUid
 from tessera.api.nodes.preflights import CardTest, describe_test
+from tessera.api.pod_annotations import asks_for_preflight
 from tessera.kube.resources import Container, Pod
 from tessera.kubelet.interfaces import PluginError
 from tessera.limits import CONDITION_MESSAGE
@@ -74,7 +75,11 @@ class PodPreflights:
 
     async def check(self, resource: str, devices: Iterable[CheckedDevice], /, *, pod: PodUid | None = None) -> None:
         """See :class:`.StartCheck`."""
-        asking = {PodUid(each.metadata.uid): each for each in self._pods.live_pods() if _asks(each)}
+        asking = {
+            PodUid(each.metadata.uid): each
+            for each in self._pods.live_pods()
+            if asks_for_preflight(each.metadata.annotations)
+        }
         if not asking or not self._health.state_machine.repairs.pod_preflight:
             return
         wanted = set(devices)
@@ -169,10 +174,6 @@ class PodPreflights:
             self._passed[device.uuid] = self._clock.monotonic()
         self._events.record_on_pod(pod, reason, f"{name}: {describe_test(test)}", "Normal")
         return ""
-
-
-def _asks(pod: Pod) -> bool:
-    return pod.metadata.annotations.get(POD_PREFLIGHT) == "true"
 
 
 def has_started(pod: Pod) -> bool:

@@ -12,6 +12,7 @@ is ``<gpu uuid>:<profile>:<start>``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from typing import Protocol
 
@@ -77,6 +78,7 @@ _GONE = DeviceHealth(Reaction.WITHHOLD, "the device is no longer there")
 def entry_health(
     devices: Iterable[AdvertisedDevice],
     gpus: Iterable[GpuDescription],
+    faulty_gpus: AbstractSet[str],
     health_of: Callable[[DeviceScope], DeviceHealth],
 ) -> dict[str, DeviceHealth]:
     """Returns the health of each entry, by its id.
@@ -84,14 +86,16 @@ def entry_health(
     Args:
         devices: the entries of one or more resources.
         gpus: the node's cards as last read.
-        health_of: gives the health of a card or an instance.
+        faulty_gpus: UUIDs of the cards with faults.
+        health_of: gives the health of a card, or of an instance on it, that has faults.
     """
     scopes: dict[str, DeviceScope] = {}
     for gpu in gpus:
         scopes[gpu.uuid] = DeviceScope(gpu.uuid)
         for mig in gpu.mig_devices:
             scopes[mig.uuid] = DeviceScope(gpu.uuid, mig.gi_id, mig.ci_id)
-    health = {uuid: health_of(scope) for uuid, scope in scopes.items()}
+    fine = DeviceHealth()
+    health = {uuid: health_of(scope) if scope.gpu in faulty_gpus else fine for uuid, scope in scopes.items()}
     return {device.id: health.get(device.uuid, _GONE) for device in devices}
 
 

@@ -19,7 +19,7 @@ from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.spawning import HostSpawner
 from tessera.agent.mps.state import DaemonLauncher
-from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
+from tessera.agent.slices.further_ways import NodeSlices, SliceGiver
 from tessera.api.names import PodUid
 from tessera.api.nodes.usage import ServiceUsage
 from tessera.api.sharing.devices import Advertisement

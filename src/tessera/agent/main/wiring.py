@@ -244,7 +244,7 @@ class Components:
             runtime,
             ownership=self.ownership,
             inventory=self.inventory_reader,
-            is_unhealthy=self.health.state_machine.is_unhealthy,
+            unhealthy_gpus=self.health.state_machine.unhealthy_gpus,
             static_gpus=self._static_gpus,
             start_check=self._pod_preflights,
             make_giver=None if giver is None else lambda runtime, slices: giver(runtime, slices, self.mps),
@@ -341,6 +341,7 @@ class Components:
             served=ServedResources(runtime.kubelet, runtime.changes, runtime.clock),
             devices=StaticDevices(
                 gpus=self._static_gpus.gpus,
+                faulty_gpus=self.health.state_machine.faulty_gpus,
                 health_of=self.health.state_machine.health_of,
                 changing_devices=self.mig_config.fenced_devices,
                 switching_devices=self.mps.fenced_devices,

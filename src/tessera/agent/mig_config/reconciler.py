@@ -334,11 +334,10 @@ class LayoutReconciler:
 
     async def run(self) -> None:
         """Runs until cancelled. Sets the desired owner of every card before any part may act on it."""
-        changes = self._changes.about(
-            Fact.DESIRED_LAYOUT | Fact.DESIRED_PROFILE | Fact.DEVICE_API | Fact.CARDS | Fact.LAYOUT
-        )
         async with asyncio.TaskGroup() as group:
             while True:
+                shares = Fact.DESIRED_PROFILE if self._desired().whole_by_claims else Fact(0)
+                changes = self._changes.about(Fact.DESIRED_LAYOUT | Fact.DEVICE_API | Fact.CARDS | Fact.LAYOUT | shares)
                 count = changes.count
                 self._resolve()
                 for card in self._inventory.inventory.gpus:

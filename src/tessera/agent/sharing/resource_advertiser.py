@@ -18,6 +18,7 @@ Order of a change:
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tessera.agent.base.settings import ServicePlan
@@ -63,17 +64,19 @@ class StaticDevices:
 
     Attributes:
         gpus: the static GPUs as last read, by index.
-        health_of: the health of a GPU or of an instance on it.
+        faulty_gpus: UUIDs of the cards with faults; the same set, always of now.
+        health_of: the health of a GPU with faults, or of an instance on it.
         changing_devices: UUIDs of devices whose MIG layout is about to change; the MPS daemons release them.
         switching_devices: UUIDs of devices whose compute mode changes.
-        on_demand_resources: the extended resources that are served on demand on this node.
+        on_demand_resources: the extended resources that are served on demand on this node; always those of now.
     """
 
     gpus: Callable[[], Sequence[GpuState]]
+    faulty_gpus: AbstractSet[str]
     health_of: Callable[[DeviceScope], DeviceHealth]
     changing_devices: Callable[[], frozenset[str]]
     switching_devices: Callable[[], frozenset[str]]
-    on_demand_resources: Callable[[], frozenset[str]]
+    on_demand_resources: AbstractSet[str]
 
     def fenced_devices(self) -> frozenset[str]:
         """UUIDs of GPUs and MIG devices that must not be allocated now."""
@@ -253,7 +256,7 @@ class ResourceAdvertiser:
 
     def _serves_any(self) -> bool:
         """True if the static side has, or had, a device on this node: then it matters who holds one."""
-        former = self._names.known_resources - self._devices.on_demand_resources()
+        former = self._names.known_resources - self._devices.on_demand_resources
         return bool(self.offer.resources or self._served.plugins or former)
 
     async def _update(self, arrival: float) -> float | None:
@@ -272,7 +275,7 @@ class ResourceAdvertiser:
             waits.append(self._publish())
             lowered, self._lowered = self._lowered, {}
             await self._names.lower_allocatable(lowered)
-        waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources()))
+        waits.append(await self._names.remove_stale(self._served.plugins.keys() | self._devices.on_demand_resources))
         return min((each for each in waits if each is not None), default=None)
 
     def _announce(self) -> None:
@@ -300,14 +303,14 @@ class ResourceAdvertiser:
             needed=self._calls.options.uses_cdi,
         ):
             return RETRY
-        held = self._occupancy.resources & self._names.known_resources - self._devices.on_demand_resources()
+        held = self._occupancy.resources & self._names.known_resources - self._devices.on_demand_resources
         wait = self._served.update(self._lists(), held)
-        self._names.set_advertised(self._served.plugins.keys() | self._devices.on_demand_resources())
+        self._names.set_advertised(self._served.plugins.keys() | self._devices.on_demand_resources)
         return wait
 
     def _inputs(self) -> tuple[object, ...]:
         desired = self._settings.config.sharing
-        return tuple(self._devices.gpus()), desired.name, desired.profile, self._devices.on_demand_resources()
+        return tuple(self._devices.gpus()), desired.name, desired.profile, frozenset(self._devices.on_demand_resources)
 
     def _choose(self) -> tuple[AppliedSharing, SharingProblem | None]:
         """Returns the offer of the present inputs, and why it is not the desired one."""
@@ -316,7 +319,7 @@ class ResourceAdvertiser:
             self._settings.config.sharing,
             self._settings.mig_strategy,
             before=self.in_force,
-            on_demand=self._devices.on_demand_resources(),
+            on_demand=frozenset(self._devices.on_demand_resources),
             strategies=self._strategies.by_kind,
         )
 
@@ -338,7 +341,7 @@ class ResourceAdvertiser:
 
     def _counts(self, offer: Advertisement, fenced: frozenset[str]) -> dict[str, int]:
         """The entries that kubelet counts with an offer and a fence, by resource, also of resources no longer in it."""
-        former = (self._names.known_resources - self._devices.on_demand_resources()) | self._served.plugins.keys()
+        former = (self._names.known_resources - self._devices.on_demand_resources) | self._served.plugins.keys()
         return count_entries(offer, self._reasons(offer, fenced), former, self._occupancy.lasting_entries())
 
     def _decide(self) -> None:
@@ -377,7 +380,7 @@ class ResourceAdvertiser:
     def _reasons(self, offer: Advertisement, fenced: frozenset[str]) -> WithholdingReasons:
         """Every reason to withhold entries of an offer now, with these devices fenced."""
         entries = [device for offered in offer.resources.values() for device in offered.devices]
-        health = entry_health(entries, self._decided.descriptions, self._devices.health_of)
+        health = entry_health(entries, self._decided.descriptions, self._devices.faulty_gpus, self._devices.health_of)
         withheld = {entry: verdict for entry, verdict in health.items() if not verdict.healthy}
         return WithholdingReasons(
             unhealthy={entry: verdict.text for entry, verdict in withheld.items() if not verdict.by_hand},

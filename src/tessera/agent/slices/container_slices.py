@@ -31,10 +31,11 @@ from tessera.agent.inventory.device_state import CheckedDevice, StartCheck
 from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
 from tessera.agent.slices.container_finder import ContainerFinder, StartingContainer, unbound_positions
 from tessera.agent.slices.events import DevicesBound
-from tessera.agent.slices.loans import find_lent, is_lender
+from tessera.agent.slices.further_ways import find_lent, is_lender
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid, resource_of
+from tessera.api.pod_annotations import asks_for_preflight
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginError, PreferredRequest
 from tessera.nvml.errors import NvmlError
@@ -161,13 +162,15 @@ class ContainerSlices:
         try:
             starting = await self._finder.find(resource, device_ids)
             await self._wait_for_promise(starting.pod, deadline)
-            if self._lends(starting.pod):
+            pod = self._pod(starting.pod)
+            if pod is not None and self._lends(pod):
                 await self._withhold(starting.pod, device_ids, deadline)
             else:
                 container = self._bind(resource, tuple(device_ids), starting)
                 await self._wait_for_slices(starting.pod, container.values(), deadline)
                 await self._write_cdi_files(starting.pod, container)
-                await self._start_check.check(resource, self._tested(starting.pod, container), pod=starting.pod)
+                if pod is not None and asks_for_preflight(pod.metadata.annotations):
+                    await self._start_check.check(resource, self._tested(starting.pod, container), pod=starting.pod)
             outcome = "ready"
         finally:
             self._metrics.observe_claim(outcome, self._clock.monotonic() - began)
@@ -205,15 +208,14 @@ class ContainerSlices:
         ]
         return named[0] if named else pod
 
-    # Loans (tessera.agent.slices.loans) --------------------------------------------------------------------
+    # Loans (tessera.agent.slices.further_ways) --------------------------------------------------------------------
 
     def _pod(self, uid: PodUid) -> Pod | None:
         return next((pod for pod in self._pods.live_pods() if PodUid(pod.metadata.uid) == uid), None)
 
-    def _lends(self, uid: PodUid) -> bool:
+    def _lends(self, pod: Pod) -> bool:
         """True for a lender; one whose container has its slice already keeps it, and lends nothing."""
-        pod = self._pod(uid)
-        return pod is not None and is_lender(pod) and not self._slices.bindings_of(uid)
+        return is_lender(pod) and not self._slices.bindings_of(PodUid(pod.metadata.uid))
 
     async def _withhold(self, uid: PodUid, device_ids: Sequence[str], deadline: float) -> None:
         """Lets a container start without the slices of its pod, once they exist."""

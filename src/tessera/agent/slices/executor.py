@@ -43,7 +43,7 @@ from tessera.agent.slices.events import (
     SliceIdle,
     WaitUntil,
 )
-from tessera.agent.slices.loans import running_with_slices
+from tessera.agent.slices.further_ways import running_with_slices
 from tessera.agent.slices.slice_table import SliceJournalFile
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import PodUid

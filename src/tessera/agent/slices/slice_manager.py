@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from tessera.agent.base.device_plugin import CdiFolder
 from tessera.agent.base.node_objects import asks_by_claims, has_ended
@@ -36,14 +37,13 @@ from tessera.agent.slices.events import (
     PodDeleted,
 )
 from tessera.agent.slices.executor import GpuSliceExecutor, SliceFollowUps, WholeCardExecutor
+from tessera.agent.slices.further_ways import MakeSliceGiver, NodeSlices, SliceGiver, recall_loans
 from tessera.agent.slices.instaslice_status import (
     InstasliceStatusWriter,
     NodeCapacity,
     NodeDescription,
     instaslice_event,
 )
-from tessera.agent.slices.loans import recall_loans
-from tessera.agent.slices.slice_giver import MakeSliceGiver, NodeSlices, SliceGiver
 from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector, claim_of
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
@@ -103,13 +103,16 @@ class SliceManager:
         ownership: the side of the agent that has each GPU.
         inventory: the node's GPUs. Read again after MIG mode was turned on and before a GPU is released, so that no
             part uses an older reading.
-        is_unhealthy: true if no device of a GPU may be allocated because of its health.
+        unhealthy_gpus: UUIDs of the GPUs of which no device may be allocated because of their health; always of now.
         static_gpus: the other GPUs. The memory of their MIG devices counts towards the node's quota, so that a pod that
             was charged for slices on demand can run on them too.
         start_check: tests the slices of pods that ask for it.
         make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
         is_exclusive: true for a card, by UUID, that an MPS daemon has.
         faults_evict: true if a fault of a card ends the pods with claims for its slices.
+
+    Attributes:
+        resources: the extended resources that the manager serves; always those of now.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class SliceManager:
         *,
         ownership: CardOwnership,
         inventory: InventoryReader,
-        is_unhealthy: Callable[[str], bool],
+        unhealthy_gpus: AbstractSet[str],
         static_gpus: StaticGpus,
         start_check: StartCheck,
         make_giver: MakeSliceGiver | None,
@@ -133,7 +136,7 @@ class SliceManager:
         self._mirror = mirror
         self._ownership = ownership
         self._reader = inventory
-        self._is_unhealthy = is_unhealthy
+        self._unhealthy_gpus = unhealthy_gpus
         self._static_gpus = static_gpus
         self._is_exclusive = is_exclusive
         self._changes = runtime.changes
@@ -179,6 +182,7 @@ class SliceManager:
         self._executors: dict[str, tuple[GpuSliceExecutor, asyncio.Task[None]]] = {}
         #: By resource, the task that serves its device plugin.
         self._plugins: dict[str, asyncio.Task[None]] = {}
+        self.resources: AbstractSet[str] = self._plugins.keys()
         self._cards = _OwnedCards(frozenset(), {}, SliceableGpus())
         mirror.pods.add_handler(self._handle_pod)
         mirror.objects.on_rollback(self._writer.forget_written)
@@ -223,10 +227,6 @@ class SliceManager:
     def is_busy(self, gpu: str) -> bool:
         """True if a slice of a card is promised, exists or is about to be made."""
         return self._slices.is_busy(gpu)
-
-    def resources(self) -> frozenset[str]:
-        """The extended resources that the manager serves now."""
-        return frozenset(self._plugins)
 
     def leases(self) -> Sequence[SliceLease]:
         """The slices that pods hold, with the MIG device of each."""
@@ -403,7 +403,7 @@ class SliceManager:
         return frozenset(card.uuid for card in self._cards.inventory.gpus if self._is_withheld(card.uuid))
 
     def _is_withheld(self, uuid: str) -> bool:
-        return self._ownership.is_leaving(uuid) or self._slices.is_unreachable(uuid) or self._is_unhealthy(uuid)
+        return self._ownership.is_leaving(uuid) or self._slices.is_unreachable(uuid) or uuid in self._unhealthy_gpus
 
     # Objects as the watches show them -------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class SliceTable:
         #: A subset of :attr:`released`.
         self.departed: set[PodUid] = set()
         #: By pod: the slice of each device ID that kubelet gave to it. No slice is bound to two pods. A
-        #: slice of another pod is lent (:mod:`tessera.agent.slices.loans`).
+        #: slice of another pod is lent (:mod:`tessera.agent.slices.further_ways`).
         self.bindings: dict[PodUid, dict[str, SlicePosition]] = {
             pod: {device: parse_device_id(slice_) for device, slice_ in bound.items()}
             for pod, bound in journal.bindings.items()

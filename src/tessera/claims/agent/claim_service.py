@@ -20,7 +20,7 @@ from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.sliceable_gpus import SlicePosition
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.slices.slice_giver import NodeSlices, SliceGiver
+from tessera.agent.slices.further_ways import NodeSlices, SliceGiver
 from tessera.api.names import PodUid, gives_by_claims
 from tessera.claims.agent.claim_driver import ClaimDriver
 from tessera.claims.agent.claim_publisher import ClaimPublisher, PublishedCards, node_card, nvlink_groups

@@ -23,7 +23,7 @@ from tessera.agent.slices.events import (
     SliceJournal,
     SlicePromise,
 )
-from tessera.agent.slices.loans import find_lent, is_lender, recall_loans
+from tessera.agent.slices.further_ways import find_lent, is_lender, recall_loans
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import LENDS_ANNOTATION, PodUid
 from tessera.api.pod_annotations import MEMORY

@@ -1,9 +1,13 @@
-"""Which slice a pod's container borrows: the pod keeps its address and volumes, and its next start has another slice.
+"""Further ways in which a container gets a slice, beside the device plugin of the pod to which it was promised.
 
-What a pod requests never changes in Kubernetes: its device, its part of a quota, and what the scheduler counts. So a
-bigger slice comes with a pod of its own, the *lender*: it passes admission, quotas and the queue as any pod, and holds
-the slice. It names the pod that gets it by the annotation ``tessera.dev/lends-to`` and by an owner reference with its
-UID, so Kubernetes deletes it with that pod. Rules:
+A satellite of the agent may add a way (:class:`SliceGiver`). The slices are promised, made and destroyed by the same
+rules; it only hands them out.
+
+A container may also borrow the slice of another pod: its own pod keeps its address and volumes, and its next start has
+that slice. What a pod requests never changes in Kubernetes: its device, its part of a quota, and what the scheduler
+counts. So a bigger slice comes with a pod of its own, the *lender*: it passes admission, quotas and the queue as any
+pod, and holds the slice. It names the pod that gets it by the annotation ``tessera.dev/lends-to`` and by an owner
+reference with its UID, so Kubernetes deletes it with that pod. Rules:
 
 1.  A lender's own containers never get its slice: their device is empty. It has no init container with slices. A pod
     whose container has its slice lends nothing, and a pod whose slice is lent starts no container with it. So a slice
@@ -21,12 +25,16 @@ UID, so Kubernetes deletes it with that pod. Rules:
     that: its device files are those of the next slice there, and a container keeps the right to open them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
-from tessera.agent.inventory.sliceable_gpus import SlicePosition, parse_device_id
+from tessera.agent.base.runtime import AgentRuntime
+from tessera.agent.inventory.gpu_inventory import InventoryReader
+from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition, parse_device_id
 from tessera.agent.slices.events import DevicesBound
-from tessera.agent.slices.slice_table import SliceTable
+from tessera.agent.slices.slice_table import SliceJournalFile, SliceTable
+from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.names import LENDS_ANNOTATION, MIG_RESOURCE_PREFIX, PodUid
 from tessera.api.pod_annotations import MEMORY
 from tessera.api.slice_requests import lends_to
@@ -155,3 +163,66 @@ def _loan(slices: SliceTable, lender: PodUid, borrower: PodUid) -> SlicePosition
     if len(positions) != 1 or slices.bindings_of(lender) or slices.ready_slice(lender, positions[0]) is None:
         return None
     return positions[0] if slices.borrower_of(positions[0]) in {None, borrower} else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSlices:
+    """The slices of a node, for whoever hands them out.
+
+    Attributes:
+        machine: the slices and their owners.
+        journal: written to disk before a container gets its slices.
+        reader: the node's GPUs as last read, and their driver.
+        cards: the cards that are cut on demand.
+        is_ready: true once all cards were read.
+        is_withheld: true for a card, by UUID, of which nothing may be given out because of its health.
+        faults_evict: true if a fault of a card ends the pods that have slices of it this way.
+    """
+
+    machine: SliceStateMachine
+    journal: SliceJournalFile
+    reader: InventoryReader
+    cards: Callable[[], SliceableGpus]
+    is_ready: Callable[[], bool]
+    is_withheld: Callable[[str], bool]
+    faults_evict: Callable[[], bool]
+
+
+class SliceGiver:
+    """A further way to give slices. This one gives none."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if slices are given this way; false if by the device plugins."""
+        return False
+
+    @property
+    def has_given(self) -> bool:
+        """True if containers may use slices that they got this way; kubelet lists no device of these."""
+        return False
+
+    @property
+    def is_registered(self) -> bool:
+        """True if kubelet calls this agent for what is given this way, or calls nobody."""
+        return True
+
+    def users(self) -> Iterator[tuple[PodUid, SlicePosition]]:
+        """Yields the pods that use slices that were promised to another pod, each with such a slice."""
+        yield from ()
+
+    def adopt(self) -> None:
+        """Tells the machine what was given before; called before the machine decides anything."""
+
+    async def run(self) -> None:
+        """Gives slices until cancelled."""
+
+    def held(self) -> Collection[str]:
+        """Names what kubelet still has to give back this way: it asks nobody else, so its pods could not end."""
+        return ()
+
+    async def take_back(self) -> None:
+        """Takes back, until cancelled, and gives nothing more: Tessera leaves the node. Not beside :meth:`run`."""
+
+
+#: Makes the way for one agent.
+MakeSliceGiver = Callable[[AgentRuntime, NodeSlices], SliceGiver]

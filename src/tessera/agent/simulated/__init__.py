@@ -1,1 +1,0 @@
-"""Simulated cards under an agent: their driver, their tests and their MPS daemons."""
