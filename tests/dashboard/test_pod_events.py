@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer
 
-from tessera.dashboard.pod_events import PodEvents
+from tessera.dashboard.explainer import PodEvents
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Forbidden
 from tessera.kube.transport.cluster_config import ClusterConfig

@@ -193,10 +193,9 @@ async def _serve(port: int, opens: bool, kubeconfig: Path | None, context: str |
     import webbrowser
 
     from tessera.clock import SystemClock
-    from tessera.dashboard.explainer import OF_NODES
+    from tessera.dashboard.explainer import OF_NODES, PodEvents
     from tessera.dashboard.feed import FeedGroup
     from tessera.dashboard.past import PastReader
-    from tessera.dashboard.pod_events import PodEvents
     from tessera.dashboard.server import PageAddress, PageServer
     from tessera.dashboard.source import ClusterSource
     from tessera.explain.explanation import parse_query

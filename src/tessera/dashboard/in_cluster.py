@@ -22,11 +22,10 @@ from pathlib import Path
 
 from tessera.access.reviewer import Reviewer
 from tessera.clock import Clock
-from tessera.dashboard.explainer import PrivateExplainer
+from tessera.dashboard.explainer import PodEvents, PrivateExplainer
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.origins import PageNames, Provider
 from tessera.dashboard.past import PastReader, Prometheus
-from tessera.dashboard.pod_events import PodEvents
 from tessera.dashboard.rights import Rights
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.source import ClusterSource

@@ -27,12 +27,11 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
-from tessera.dashboard.explainer import OF_NODES
+from tessera.dashboard.explainer import OF_NODES, PodEvent
 from tessera.dashboard.feed import FeedGroup, TooManyViewsError
 from tessera.dashboard.feed_stream import RECHECK, FeedStream
 from tessera.dashboard.origins import LOOPBACK, PageNames, Provider
 from tessera.dashboard.past import RANGES, PastError, PastReader, Subject
-from tessera.dashboard.pod_events import PodEvent
 from tessera.dashboard.visitors import Gate, LoginNeededError, NotNowError, OwnRights, Visitor
 from tessera.explain.explanation import ExplanationReport
 from tessera.kube.client.errors import ApiError

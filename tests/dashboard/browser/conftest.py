@@ -18,11 +18,10 @@ from tests.support.browsers import running_browser
 
 from tessera.dashboard.aliases import Objects
 from tessera.dashboard.documents import Document
-from tessera.dashboard.explainer import OF_NODES, explain_node_of
+from tessera.dashboard.explainer import OF_NODES, PodEvent, explain_node_of
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.origins import PageNames, Provider
 from tessera.dashboard.past import PastReader, Prometheus
-from tessera.dashboard.pod_events import PodEvent
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.visitors import Gate
 from tessera.explain.explanation import ExplanationReport
