@@ -4,7 +4,7 @@ import pytest
 from tests.dashboard.guarded import Guarded
 
 from tessera.access.reviewer import Person, Reviewer
-from tessera.dashboard.rights import PAGE_NAMESPACES, PAGE_REVIEWS, REFUSAL_LIFE, RIGHTS_LIFE, Rights
+from tessera.dashboard.visitors import PAGE_NAMESPACES, PAGE_REVIEWS, REFUSAL_LIFE, RIGHTS_LIFE, Rights
 from tessera.visibility import About, Visibility
 
 TEAM_A = Visibility(namespaces=frozenset({"team-a"}))

@@ -7,13 +7,15 @@ import pytest
 from tests.dashboard.guarded import Guarded
 
 from tessera.access.reviewer import Reviewer
-from tessera.dashboard.rights import REFUSAL_LIFE, RIGHTS_LIFE, Rights
 from tessera.dashboard.visitors import (
     PAGE_TOKENS,
+    REFUSAL_LIFE,
     REFUSED_TOKENS,
+    RIGHTS_LIFE,
     TOKEN_REVIEWS,
     LoginNeededError,
     NotNowError,
+    Rights,
     TokenGate,
 )
 from tessera.visibility import About, Visibility

@@ -17,9 +17,8 @@ from tessera.dashboard import feed_stream
 from tessera.dashboard.documents import CardDocument, LeaseDocument, SummaryDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.origins import PageNames
-from tessera.dashboard.rights import RIGHTS_LIFE, Rights
 from tessera.dashboard.server import PAGE_HEADER, PAGE_HEADERS, PageAddress, PageServer
-from tessera.dashboard.visitors import PERSON_READERS, TokenGate
+from tessera.dashboard.visitors import PERSON_READERS, RIGHTS_LIFE, Rights, TokenGate
 
 TIMEOUT = 60.0
 FORGED = {"Authorization": "Bearer forged"}

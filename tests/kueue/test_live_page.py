@@ -12,7 +12,7 @@ from tessera.access.reviewer import Person, Reviewer
 from tessera.dashboard.documents import Document, KueueDocument, WorkloadDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.kueue_source import KueueReader, KueueSource
-from tessera.dashboard.rights import Rights
+from tessera.dashboard.visitors import Rights
 from tessera.kube.client.client import Client
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import VERSIONS, Version

@@ -1,6 +1,6 @@
-"""Explains waiting pods to visitors of the page in the cluster, from the objects that the page mirrors.
+"""Answers a visitor's question about a waiting pod or a node: the explanation, and its events.
 
-The words are those of ``tessera why``, with aliases in them:
+Explanations are made from the objects that the page mirrors. The words are those of ``tessera why``, with aliases:
 
 1. The names of nodes and pods that the reader may not see are replaced in the objects *before* the explanation is made
    from them, by the aliases that the page shows. So no text can name what its maker did not know.
@@ -9,6 +9,9 @@ The words are those of ``tessera why``, with aliases in them:
 
 Explanations are made in a thread, one after the other, and a bounded number wait: nobody can slow the feed by clicks.
 Each visitor gets an answer before any other gets two.
+
+Events are read with the visitor's own token, so the API server decides who may see them, and the page's account needs
+no right to events.
 """
 
 import asyncio

@@ -26,12 +26,11 @@ from tessera.dashboard.explainer import PodEvents, PrivateExplainer
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.origins import PageNames, Provider
 from tessera.dashboard.past import PastReader, Prometheus
-from tessera.dashboard.rights import Rights
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy, read_front_proxy
 from tessera.dashboard.view.server import ViewAnswers, ViewPort
-from tessera.dashboard.visitors import TokenGate
+from tessera.dashboard.visitors import Rights, TokenGate
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import API_SERVICES, CONFIGMAPS, ConfigMap

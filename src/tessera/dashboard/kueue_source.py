@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from tessera.clock import Clock
 from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
-from tessera.dashboard.rights import KUEUE_NAMED
+from tessera.dashboard.visitors import KUEUE_NAMED
 from tessera.explain.kueue_rows import rows_of
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Forbidden

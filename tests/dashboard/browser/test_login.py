@@ -14,8 +14,7 @@ from tests.dashboard.guarded import Guarded
 from tessera.access.reviewer import Reviewer
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.origins import make_provider
-from tessera.dashboard.rights import Rights
-from tessera.dashboard.visitors import Gate, TokenGate
+from tessera.dashboard.visitors import Gate, Rights, TokenGate
 from tessera_lab.apiserver.interfaces import UserInfo
 
 #: What the tab keeps.

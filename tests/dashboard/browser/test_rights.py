@@ -11,8 +11,7 @@ from tests.dashboard.guarded import Guarded
 
 from tessera.access.reviewer import Reviewer
 from tessera.dashboard.feed import FeedGroup
-from tessera.dashboard.rights import Rights
-from tessera.dashboard.visitors import Gate, TokenGate
+from tessera.dashboard.visitors import Gate, Rights, TokenGate
 
 NODES = "names of nodes, since you may not list nodes"
 PODS = "of pods, since you may not list pods in their namespaces"

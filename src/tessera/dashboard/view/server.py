@@ -20,7 +20,6 @@ from tessera.clock import Clock
 from tessera.dashboard.aliases import Aliases, name_own_nodes
 from tessera.dashboard.explainer import FRESH, NAMESPACE_FACTS, PrivateExplainer
 from tessera.dashboard.past import PastError, PastReader
-from tessera.dashboard.rights import Rights
 from tessera.dashboard.server import PAGE_BYTES, PAGE_HEADER, PAGE_HEADERS
 from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view import external_metrics
@@ -29,7 +28,7 @@ from tessera.dashboard.view.explanations import CLUSTER, EXPLANATIONS, GROUP, VE
 from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
 from tessera.dashboard.view.objects import GPU_HOURS, PASTS, RESOURCES, USAGES, WAITING_PODS
 from tessera.dashboard.view.openapi import documents
-from tessera.dashboard.visitors import NotNowError
+from tessera.dashboard.visitors import NotNowError, Rights
 from tessera.kube.client.errors import ApiError, NotFound, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
 from tessera.observe.cluster_reading import ClusterReading
