@@ -23,8 +23,7 @@ from tessera.forecast.lives import LIFE_NAME, LifeEstimator
 from tessera.forecast.past_times import LEAST_LONGER_WAITS, RecentStarts, SurvivalCurve
 from tessera.forecast.queue.competition import QUEUE_PODS, CurrentPage, Place, places, row_of, waiting_in_order
 from tessera.forecast.queue.held_back import HeldBack
-from tessera.forecast.queue.job_deadlines import JobDeadlines
-from tessera.forecast.queue.lease_tracker import LeaseTracker, TrackedPod
+from tessera.forecast.queue.leases import JobDeadlines, LeaseTracker, TrackedPod
 from tessera.forecast.queue.published_reasons import ChangedEnds, PublishedReasons
 from tessera.forecast.queue_page import (
     DEADLINE,

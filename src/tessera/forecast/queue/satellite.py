@@ -23,7 +23,7 @@ from tessera.forecast.lives import LifeHistory
 from tessera.forecast.past_times import StartTimes
 from tessera.forecast.queue.forecaster import Forecaster
 from tessera.forecast.queue.held_back import read_held_back
-from tessera.forecast.queue.job_deadlines import JobReader
+from tessera.forecast.queue.leases import JobReader
 from tessera.forecast.queue.published_reasons import PROMISED, Announcement, Announcer
 from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
 from tessera.kube.client.errors import ApiError

@@ -8,7 +8,7 @@ import pytest
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.clock import rfc3339
-from tessera.forecast.queue.job_deadlines import JOBS_READ, JobDeadlines, JobKey, JobReader, deadline_of, owning_job
+from tessera.forecast.queue.leases import JOBS_READ, JobDeadlines, JobKey, JobReader, deadline_of, owning_job
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, Status
 from tessera.kube.resources import JOBS, Job, ObjectMeta, OwnerReference
