@@ -49,7 +49,6 @@ UNCONCERNED = {
 
 #: Features of the controller that a pod with one slice does not need, while nobody else does.
 FEATURES = [
-    "controller/cluster/gang_table",
     "controller/cluster/pod_affinity",
     "controller/cluster/volumes",
     "controller/fault_breaker",
@@ -74,6 +73,7 @@ CLASSES = [
     "controller/cluster/filters.py:AvoidedNodes",
     "controller/cluster/filters.py:NodeAvoidance",
     "controller/slicing/planner.py:SmallNodes",
+    "controller/slicing/state/slicer_state.py:GangTable",
 ]
 #: Files of the controller that such a pod enters at most.
 CONTROLLER_FILES = 26
