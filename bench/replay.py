@@ -40,7 +40,7 @@ from tessera.controller.slicing.state.events import (
 from tessera.controller.slicing.state.instructions import RecordEvent
 from tessera.kube.resources import Pod
 from tessera.mig.models import model_by_short_name
-from tessera.replay.recorder import Recorder
+from tessera.replay.recorder import Recorders
 
 MODEL = model_by_short_name("A100-40GB")
 CARDS = 4
@@ -115,12 +115,12 @@ def measure(nodes: int, pods: int, keep: int) -> Run:
         slicer.handle(InstasliceObserved(_instaslice(f"n{index}")))
     facts = [_pod(number) for number in range(pods)]
     slicer.decide()
-    if keep:
-        slicer.recorder = Recorder("slicer", slicer, keep=keep)
+    recorders = Recorders(keep)
+    recorders.attach("slicer", slicer)
     gc.collect()
     reduce_garbage_collection()  # as the controller's process does
     seconds = list(_call_slicer(slicer, facts))
-    size = len(msgspec.json.encode(slicer.recorder.record())) if slicer.recorder is not None else 0
+    size = sum(len(msgspec.json.encode(each)) for each in recorders.records())
     return Run(len(seconds) / sum(seconds), max(seconds), size)
 
 

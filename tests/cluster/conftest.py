@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import driverlab, new_nodes
 from tests.support.booted_lab import BootedLabs, play
 from tests.support.mortal_process import MortalAgent, MortalController
-from tests.support.slicer_cluster import react_and_validate
+from tests.support.slicer_cluster import handle_and_validate
 from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
 from tessera.controller.slicing.slicer import Slicer
@@ -45,7 +45,7 @@ def valid_states() -> Iterator[None]:
     Only while a test of this folder runs: other tests of the process count what the controller calls.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Slicer, "react", react_and_validate)
+        patch.setattr(Slicer, "handle", handle_and_validate)
         yield
 
 

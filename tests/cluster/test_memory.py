@@ -108,7 +108,7 @@ def test_what_is_kept_of_pods_is_bounded(
         assert bound <= 10_000, "else the second row is too short"
         monkeypatch.setattr(name, min(kept, bound))
     monkeypatch.setattr(asyncio, "to_thread", call_inline)
-    monkeypatch.setattr(Slicer, "react", slicer_cluster.react)  # its state is checked by all other tests
+    monkeypatch.setattr(Slicer, "handle", slicer_cluster.handle)  # its state is checked by all other tests
 
     async def scenario(lab: Any) -> None:
         soak = Soak(lab)

@@ -22,7 +22,7 @@ class Adder(Decider[[Added], list[str]]):
     def __init__(self) -> None:
         self.total = 0
 
-    def react(self, event: Added) -> list[str]:
+    def handle(self, event: Added) -> list[str]:
         if event.amount < 0:
             raise ValueError("less than nothing")
         self.total += event.amount
@@ -32,8 +32,8 @@ class Adder(Decider[[Added], list[str]]):
 class Halver(Adder):
     """The same decider in a later version, which decides otherwise from ten on."""
 
-    def react(self, event: Added) -> list[str]:
-        found = super().react(event)
+    def handle(self, event: Added) -> list[str]:
+        found = super().handle(event)
         return found if self.total < 10 else ["much"]
 
 

@@ -16,7 +16,7 @@ class Counter(Decider[[int], int]):
     def __init__(self) -> None:
         self.count = 0
 
-    def react(self, event: int) -> int:
+    def handle(self, event: int) -> int:
         self.count += event
         return self.count
 

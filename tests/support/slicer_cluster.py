@@ -67,12 +67,12 @@ def merge(target: Any, patch: Any) -> Any:
     return out
 
 
-react = Slicer.react
+handle = Slicer.handle
 
 
-def react_and_validate(slicer: Slicer, event: SlicerEvent) -> Sequence[Instruction]:
-    """Reacts as a slicer does, then checks its state; not a large one, to which each check would add much."""
-    found = react(slicer, event)
+def handle_and_validate(slicer: Slicer, event: SlicerEvent) -> Sequence[Instruction]:
+    """Handles an event as a slicer does, then checks its state; not a large one, to which each check would add much."""
+    found = handle(slicer, event)
     if len(slicer.state.cluster.pods) <= 64:
         validate(slicer.state)
     return found
@@ -81,7 +81,7 @@ def react_and_validate(slicer: Slicer, event: SlicerEvent) -> Sequence[Instructi
 class CheckedSlicer(Slicer):
     """A slicer whose state is checked after every event."""
 
-    react = react_and_validate
+    handle = handle_and_validate
 
 
 class SlicerCluster:

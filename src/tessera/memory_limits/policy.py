@@ -180,7 +180,7 @@ class MemoryPolicy(Decider[[MemorySample], tuple[MemoryDecision, ...]]):
         #: Samples in a row in which a pod used a card that it was not given; only pods without a grant.
         self._strangers: dict[Key, int] = {}
 
-    def react(self, sample: MemorySample) -> tuple[MemoryDecision, ...]:
+    def handle(self, sample: MemorySample) -> tuple[MemoryDecision, ...]:
         """Takes a sample in and returns the actions, in the order of cards; per card at most one eviction or signal."""
         if self.rules.mode is EnforcementMode.OFF:
             return ()

@@ -23,6 +23,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -173,23 +174,14 @@ Result = TypeVar("Result")
 class Decider(ABC, Generic[P, Result]):
     """A state machine whose decisions can be recorded and replayed.
 
-    Its state, its arguments (an event, and the time if it matters) and its results are plain data. Executors call
-    :meth:`handle`; a decider implements :meth:`react`.
+    Its state, its arguments (an event, and the time if it matters) and its results are plain data.
     """
 
-    #: Attributes that are no part of the state.
-    TRANSIENT: ClassVar[tuple[str, ...]] = ("recorder",)
-    #: Records each call; None while nothing is recorded.
-    recorder: Recorder | None = None
-
-    def handle(self, *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Handles one event; arguments and result are those of :meth:`react`."""
-        if self.recorder is None:
-            return self.react(*args, **kwargs)
-        return self.recorder.call(self.react, *args, **kwargs)
+    #: Attributes that are no part of the state. A decider that is recorded has a ``handle`` of its own, which records.
+    TRANSIENT: ClassVar[tuple[str, ...]] = ("handle",)
 
     @abstractmethod
-    def react(self, *args: P.args, **kwargs: P.kwargs) -> Result:
+    def handle(self, *args: P.args, **kwargs: P.kwargs) -> Result:
         """Changes the state, and returns the instructions that follow."""
 
 
@@ -223,8 +215,8 @@ class Recorders:
     def attach(self, kind: str, decider: Decider[..., Any], name: str = "") -> None:
         """Records a decider from now on; it replaces an earlier one of the same kind and name."""
         if self.keep:
-            decider.recorder = Recorder(kind, decider, keep=self.keep, name=name)
-            self._recorders[kind, name] = decider.recorder
+            recorder = self._recorders[kind, name] = Recorder(kind, decider, keep=self.keep, name=name)
+            vars(decider)["handle"] = partial(recorder.call, partial(type(decider).handle, decider))
 
     def call(self, kind: str, decide: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls a decider that is a function without state, and records the call."""

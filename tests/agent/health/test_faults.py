@@ -28,7 +28,7 @@ ONE, OTHER = GpuUuid("GPU-1"), GpuUuid("GPU-2")
 
 def node(policy: HealthPolicy | None = None) -> HealthStateMachine:
     health = HealthStateMachine(policy or HealthPolicy())
-    assert health.react(CardsListed(frozenset({ONE, OTHER})), 0) == ()
+    assert health.handle(CardsListed(frozenset({ONE, OTHER})), 0) == ()
     return health
 
 
@@ -47,7 +47,7 @@ def probes(
 ) -> float | None:
     """Clean probes every ten seconds; returns when the card was fit again."""
     for number in range(count):
-        health.react(probe(recovery=recovery), start + 10 * number)
+        health.handle(probe(recovery=recovery), start + 10 * number)
         if health.health_of(DeviceScope(ONE)).healthy:
             return start + 10 * number
     return None
@@ -59,7 +59,7 @@ def health() -> HealthStateMachine:
 
 
 def test_a_double_bit_error_is_of_the_whole_card_and_of_no_other(health: HealthStateMachine) -> None:
-    (change,) = health.react(xid(48), 1)
+    (change,) = health.handle(xid(48), 1)
     assert (change.scope, change.after.reaction) == (DeviceScope(ONE), Reaction.RESET)
     assert change.after.text == f"XID 48, {XIDS[48].text}"
     assert not health.health_of(DeviceScope(ONE)).healthy
@@ -68,77 +68,77 @@ def test_a_double_bit_error_is_of_the_whole_card_and_of_no_other(health: HealthS
 
 
 def test_a_contained_error_is_of_its_instance_only_and_goes_by_itself(health: HealthStateMachine) -> None:
-    (change,) = health.react(xid(94, gi=3, ci=0), 0)
+    (change,) = health.handle(xid(94, gi=3, ci=0), 0)
     assert change.scope == DeviceScope(ONE, 3, 0)
     assert not health.health_of(DeviceScope(ONE, 3, 0)).healthy
     assert health.health_of(DeviceScope(ONE, 4, 0)).healthy
     assert health.health_of(DeviceScope(ONE, 3, 1)).healthy
     assert health.health_of(DeviceScope(ONE)).healthy
-    health.react(probe(), 10)
-    health.react(probe(), 20)
-    (back,) = health.react(probe(), 30)
+    health.handle(probe(), 10)
+    health.handle(probe(), 20)
+    (back,) = health.handle(probe(), 30)
     assert (back.scope, back.after.healthy) == (DeviceScope(ONE, 3, 0), True)
 
 
 def test_an_error_of_a_gpu_instance_is_of_all_its_compute_instances(health: HealthStateMachine) -> None:
-    health.react(xid(94, gi=3), 0)
+    health.handle(xid(94, gi=3), 0)
     assert not health.health_of(DeviceScope(ONE, 3, 0)).healthy
     assert not health.health_of(DeviceScope(ONE, 3, 1)).healthy
     assert health.health_of(DeviceScope(ONE, 4, 0)).healthy
 
 
 def test_an_uncontained_error_is_of_the_whole_card_though_it_names_an_instance(health: HealthStateMachine) -> None:
-    health.react(xid(95, gi=3, ci=0), 0)
+    health.handle(xid(95, gi=3, ci=0), 0)
     assert not health.health_of(DeviceScope(ONE, 4, 0)).healthy
 
 
 def test_an_error_of_the_program_changes_nothing(health: HealthStateMachine) -> None:
-    assert health.react(xid(13), 0) == ()
+    assert health.handle(xid(13), 0) == ()
     assert health.faults() == ()
 
 
 def test_a_degraded_card_is_allocated_and_shown(health: HealthStateMachine) -> None:
-    (change,) = health.react(xid(63), 0)
+    (change,) = health.handle(xid(63), 0)
     assert change.after.reaction is Reaction.DEGRADE
     assert health.health_of(DeviceScope(ONE)).healthy
 
 
 def test_probes_without_a_quiet_time_do_not_suffice(health: HealthStateMachine) -> None:
-    health.react(xid(94), 0)
+    health.handle(xid(94), 0)
     for second in range(1, 29):
-        health.react(probe(), second)
+        health.handle(probe(), second)
     assert not health.health_of(DeviceScope(ONE)).healthy
-    health.react(probe(), 30)
+    health.handle(probe(), 30)
     assert health.health_of(DeviceScope(ONE)).healthy
 
 
 def test_a_quiet_time_without_probes_does_not_suffice(health: HealthStateMachine) -> None:
-    health.react(xid(94), 0)
-    health.react(probe(), 1000)
-    health.react(probe(), 1001)
+    health.handle(xid(94), 0)
+    health.handle(probe(), 1000)
+    health.handle(probe(), 1001)
     assert not health.health_of(DeviceScope(ONE)).healthy
 
 
 def test_a_failed_probe_begins_the_count_again(health: HealthStateMachine) -> None:
-    health.react(xid(94), 0)
+    health.handle(xid(94), 0)
     for second, result in ((40, ProbeResult.CLEAN), (50, ProbeResult.CLEAN), (60, ProbeResult.FAILED)):
-        health.react(probe(result), second)
+        health.handle(probe(result), second)
     assert probes(health, 70, 3) == 90
 
 
 def test_an_error_that_returns_stays_twice_as_long(health: HealthStateMachine) -> None:
-    health.react(xid(94), 0)
+    health.handle(xid(94), 0)
     assert probes(health, 10, 10) == 30
-    health.react(xid(94), 100)
+    health.handle(xid(94), 100)
     assert probes(health, 110, 20) == 160
-    health.react(xid(94), 200)
+    health.handle(xid(94), 200)
     assert probes(health, 210, 20) == 320
 
 
 def test_an_error_that_was_long_ago_is_forgotten(health: HealthStateMachine) -> None:
-    health.react(xid(94), 0)
+    health.handle(xid(94), 0)
     assert probes(health, 10, 10) == 30
-    health.react(xid(94), 10_000)
+    health.handle(xid(94), 10_000)
     assert probes(health, 10_010, 10) == 10_030
 
 
@@ -151,34 +151,34 @@ def test_an_error_that_returned_all_year_still_goes_by_itself() -> None:
 
 
 def test_a_fault_that_needs_a_reset_ends_when_the_driver_asks_for_no_action(health: HealthStateMachine) -> None:
-    health.react(xid(48), 0)
+    health.handle(xid(48), 0)
     assert probes(health, 10, 10, RecoveryAction.GPU_RESET) is None
     assert probes(health, 200, 10, RecoveryAction.NONE) == 220
 
 
 def test_an_error_after_the_reset_asks_for_another(health: HealthStateMachine) -> None:
-    health.react(xid(48), 0)
-    health.react(CardReset(ONE), 10)
-    health.react(xid(48), 20)
+    health.handle(xid(48), 0)
+    health.handle(CardReset(ONE), 10)
+    health.handle(xid(48), 20)
     assert probes(health, 30, 100) is None
 
 
 def test_the_drivers_verdict_alone_takes_a_card_out(health: HealthStateMachine) -> None:
-    (change,) = health.react(probe(recovery=RecoveryAction.NODE_REBOOT), 0)
+    (change,) = health.handle(probe(recovery=RecoveryAction.NODE_REBOOT), 0)
     assert change.after.reaction is Reaction.REBOOT
     assert change.after.text == "the driver asks for: node reboot"
 
 
 def test_one_failed_probe_proves_nothing_three_do(health: HealthStateMachine) -> None:
-    assert health.react(probe(ProbeResult.FAILED), 0) == ()
-    assert health.react(probe(ProbeResult.FAILED), 10) == ()
-    (change,) = health.react(probe(ProbeResult.FAILED), 20)
+    assert health.handle(probe(ProbeResult.FAILED), 0) == ()
+    assert health.handle(probe(ProbeResult.FAILED), 10) == ()
+    (change,) = health.handle(probe(ProbeResult.FAILED), 20)
     assert change.after.reaction is Reaction.WITHHOLD
     assert probes(health, 30, 10) == 50
 
 
 def test_an_event_of_an_unnamed_card_drains_all_and_all_come_back(health: HealthStateMachine) -> None:
-    changes = health.react(xid(48, gpu=None), 0)
+    changes = health.handle(xid(48, gpu=None), 0)
     assert {change.scope.gpu for change in changes} == {ONE, OTHER}
     assert {change.after.reaction for change in changes} == {Reaction.WITHHOLD}
     assert probes(health, 10, 10) == 30
@@ -186,68 +186,68 @@ def test_an_event_of_an_unnamed_card_drains_all_and_all_come_back(health: Health
 
 
 def test_an_event_of_a_card_that_is_not_ours_is_passed_over() -> None:
-    assert node().react(xid(48, gpu=GpuUuid("GPU-9")), 0) == ()
+    assert node().handle(xid(48, gpu=GpuUuid("GPU-9")), 0) == ()
 
 
 def test_a_card_whose_errors_cannot_be_heard_is_degraded_and_stays(health: HealthStateMachine) -> None:
-    (change,) = health.react(CardsUnheard({ONE: "unknown error"}), 0)
+    (change,) = health.handle(CardsUnheard({ONE: "unknown error"}), 0)
     assert (change.scope.gpu, change.after.text) == (ONE, "its errors cannot be heard: unknown error")
     assert health.health_of(DeviceScope(ONE)).healthy
-    assert health.react(CardsUnheard({ONE: "another error"}), 1) == (), "nobody is told anew every time"
+    assert health.handle(CardsUnheard({ONE: "another error"}), 1) == (), "nobody is told anew every time"
 
 
 def test_it_is_degraded_until_its_errors_are_heard_despite_clean_probes(health: HealthStateMachine) -> None:
-    health.react(CardsUnheard({ONE: "unknown error", OTHER: "unknown error"}), 0)
+    health.handle(CardsUnheard({ONE: "unknown error", OTHER: "unknown error"}), 0)
     for number in range(10):
-        health.react(probe(), 100 + 10 * number)
+        health.handle(probe(), 100 + 10 * number)
     assert health.health_of(DeviceScope(ONE)).reaction is Reaction.DEGRADE
-    assert [change.scope.gpu for change in health.react(CardsUnheard({ONE: "unknown error"}), 200)] == [OTHER]
-    (change,) = health.react(CardsUnheard({}), 300)
+    assert [change.scope.gpu for change in health.handle(CardsUnheard({ONE: "unknown error"}), 200)] == [OTHER]
+    (change,) = health.handle(CardsUnheard({}), 300)
     assert change.after.reaction is Reaction.IGNORE
 
 
 def test_a_card_that_cannot_be_read_has_one_fault_and_not_that_one_too(health: HealthStateMachine) -> None:
-    health.react(CardProbed(gpu=ONE, result=ProbeResult.LOST), 0)
-    health.react(CardsUnheard({ONE: "unknown error"}), 1)
+    health.handle(CardProbed(gpu=ONE, result=ProbeResult.LOST), 0)
+    health.handle(CardsUnheard({ONE: "unknown error"}), 1)
     assert [fault.source for fault in health.faults()] == ["probe"]
 
 
 def test_a_boot_ends_every_fault_and_one_that_returns_lasts_longer(health: HealthStateMachine) -> None:
-    health.react(xid(79), 0)
-    health.react(xid(94, gi=3), 0)
-    health.react(NodeRebooted(), 100)
+    health.handle(xid(79), 0)
+    health.handle(xid(94, gi=3), 0)
+    health.handle(NodeRebooted(), 100)
     assert health.faults() == ()
-    health.react(xid(79), 200)
+    health.handle(xid(79), 200)
     assert health.faults()[0].returns == 1
 
 
 def test_a_card_needs_a_reset_until_it_was_reset_or_needs_a_reboot(health: HealthStateMachine) -> None:
-    health.react(xid(94), 0)
+    health.handle(xid(94), 0)
     assert not health.needs_reset(ONE)
-    health.react(xid(48), 0)
+    health.handle(xid(48), 0)
     assert (health.needs_reset(ONE), health.needs_reset(OTHER)) == (True, False)
-    health.react(CardReset(ONE), 10)
+    health.handle(CardReset(ONE), 10)
     assert not health.needs_reset(ONE)
-    health.react(xid(48), 20)
+    health.handle(xid(48), 20)
     assert health.needs_reset(ONE)
-    health.react(xid(79), 30)
+    health.handle(xid(79), 30)
     assert not health.needs_reset(ONE)
 
 
 def test_a_card_is_suspected_while_it_has_marks_or_fails(health: HealthStateMachine) -> None:
     assert not health.is_suspect(ONE)
-    health.react(probe(ProbeResult.FAILED), 0)
+    health.handle(probe(ProbeResult.FAILED), 0)
     assert health.is_suspect(ONE)
-    health.react(probe(), 10)
+    health.handle(probe(), 10)
     assert not health.is_suspect(ONE)
-    health.react(xid(94, gi=3), 20)
+    health.handle(xid(94, gi=3), 20)
     assert (health.is_suspect(ONE), health.is_suspect(OTHER)) == (True, False)
 
 
 def test_ecc_events_alone_take_nothing_away(health: HealthStateMachine) -> None:
-    (change,) = health.react(HardwareEventReported(GpuEvent(kind=GpuEventKind.DOUBLE_BIT_ECC, gpu=ONE)), 0)
+    (change,) = health.handle(HardwareEventReported(GpuEvent(kind=GpuEventKind.DOUBLE_BIT_ECC, gpu=ONE)), 0)
     assert change.after.reaction is Reaction.DEGRADE
-    assert health.react(HardwareEventReported(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, gpu=OTHER)), 0) == ()
+    assert health.handle(HardwareEventReported(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, gpu=OTHER)), 0) == ()
 
 
 FACTS = st.one_of(
@@ -274,18 +274,18 @@ def test_a_reset_and_clean_probes_end_every_fault(facts: list[HealthEvent]) -> N
     now = 0.0
     for fact in facts:
         now += 1
-        health.react(fact, now)
-    health.react(CardsUnheard({}), now)
+        health.handle(fact, now)
+    health.handle(CardsUnheard({}), now)
     for gpu in (ONE, OTHER):
-        health.react(CardReset(gpu), now)
+        health.handle(CardReset(gpu), now)
         for number in range(4):
-            health.react(probe(gpu=gpu), now + 2000 + number)
+            health.handle(probe(gpu=gpu), now + 2000 + number)
     assert health.faults() == ()
 
 
 def test_an_error_on_an_instance_of_a_degraded_card_changes_from_degraded(health: HealthStateMachine) -> None:
-    health.react(CardsUnheard({ONE: "x"}), 1)
-    (change,) = health.react(xid(94, ONE, 1, None), 2)
+    health.handle(CardsUnheard({ONE: "x"}), 1)
+    (change,) = health.handle(xid(94, ONE, 1, None), 2)
     assert change.scope == DeviceScope(ONE, 1)
     assert change.before.reaction is Reaction.DEGRADE
 
@@ -295,7 +295,7 @@ def test_changes_tell_every_change_of_verdict(facts: list[HealthEvent]) -> None:
     health = node()
     told: dict[DeviceScope, Reaction] = {}
     for now, fact in enumerate(facts):
-        for change in health.react(fact, now):
+        for change in health.handle(fact, now):
             assert change.before.reaction == told.get(change.scope, change.before.reaction)
             told = {scope: known for scope, known in told.items() if not change.scope.covers(scope)}
             told[change.scope] = change.after.reaction
@@ -310,7 +310,7 @@ def listed(unreadable: dict[str, str] | None = None, *more: str) -> CardsListed:
 
 
 def test_a_card_that_is_listed_with_an_error_is_withheld_at_once_and_no_other(health: HealthStateMachine) -> None:
-    (change,) = health.react(listed({ONE: "card 0: Unknown Error"}), 1)
+    (change,) = health.handle(listed({ONE: "card 0: Unknown Error"}), 1)
     assert (change.scope, change.after.reaction) == (DeviceScope(ONE), Reaction.WITHHOLD)
     assert change.after.text == "the card cannot be read: card 0: Unknown Error"
     assert health.health_of(DeviceScope(OTHER)).healthy
@@ -319,23 +319,23 @@ def test_a_card_that_is_listed_with_an_error_is_withheld_at_once_and_no_other(he
 def test_clean_probes_do_not_end_the_fault_of_a_card_while_it_is_listed_with_an_error(
     health: HealthStateMachine,
 ) -> None:
-    health.react(listed({ONE: "card 0: Unknown Error"}), 0)
+    health.handle(listed({ONE: "card 0: Unknown Error"}), 0)
     assert probes(health, 10, 20) is None
-    health.react(listed(), 300)
+    health.handle(listed(), 300)
     assert probes(health, 310, 3) == 330
 
 
 def test_the_same_list_again_is_no_further_error(health: HealthStateMachine) -> None:
     for now in range(5):
-        health.react(listed({ONE: "card 0: Unknown Error"}), now)
+        health.handle(listed({ONE: "card 0: Unknown Error"}), now)
     (fault,) = health.faults()
     assert (fault.count, fault.last) == (1, 0)
 
 
 def test_a_card_whose_errors_alternate_is_told_by_the_first_one(health: HealthStateMachine) -> None:
     for now, error in enumerate(["Unknown Error", "GPU is lost", "Unknown Error"]):
-        health.react(listed({ONE: error}), now)
-        health.react(listed(), now)
+        health.handle(listed({ONE: error}), now)
+        health.handle(listed(), now)
     (fault,) = health.faults()
     assert (fault.text, fault.count, fault.last) == ("the card cannot be read: Unknown Error", 3, 2)
 
@@ -345,7 +345,7 @@ def test_a_card_whose_failed_probes_alternate_is_told_by_the_first_one(health: H
     lost = first != "Unknown Error"
     for now, text in enumerate([first, first, first, "Timeout", "Timeout", "Timeout"]):
         result = ProbeResult.LOST if lost and now < 3 else ProbeResult.FAILED
-        health.react(CardProbed(gpu=ONE, result=result, text=text), now)
+        health.handle(CardProbed(gpu=ONE, result=result, text=text), now)
     (fault,) = health.faults()
     assert first in fault.text
     assert fault.last == 5
@@ -354,27 +354,27 @@ def test_a_card_whose_failed_probes_alternate_is_told_by_the_first_one(health: H
 def test_a_card_that_is_listed_with_an_error_has_one_fault_though_its_probes_fail_too(
     health: HealthStateMachine,
 ) -> None:
-    health.react(listed({ONE: "card 0: Unknown Error"}), 0)
+    health.handle(listed({ONE: "card 0: Unknown Error"}), 0)
     for now in range(1, 5):
-        health.react(probe(ProbeResult.FAILED), now)
+        health.handle(probe(ProbeResult.FAILED), now)
     assert [fault.source for fault in health.faults()] == ["unreadable"]
 
 
 def test_the_breaker_spares_no_card_that_cannot_be_read(health: HealthStateMachine) -> None:
-    health.react(listed({ONE: "card 0: Unknown Error"}), 0)
-    health.react(FaultsSpared(frozenset({fault.rule for fault in health.faults()})), 1)
+    health.handle(listed({ONE: "card 0: Unknown Error"}), 0)
+    health.handle(FaultsSpared(frozenset({fault.rule for fault in health.faults()})), 1)
     assert not health.health_of(DeviceScope(ONE)).healthy
 
 
 def test_the_fault_of_a_card_without_a_name_ends_when_the_card_has_one(health: HealthStateMachine) -> None:
-    health.react(listed({"GPU-unread-2": "card 2: Unknown Error"}, "GPU-unread-2"), 0)
+    health.handle(listed({"GPU-unread-2": "card 2: Unknown Error"}, "GPU-unread-2"), 0)
     assert not health.health_of(DeviceScope("GPU-unread-2")).healthy
-    health.react(listed(None, "GPU-3"), 1)
+    health.handle(listed(None, "GPU-3"), 1)
     assert health.faults() == ()
 
 
 def test_a_card_that_is_still_listed_with_an_error_has_its_fault_after_a_boot(health: HealthStateMachine) -> None:
-    health.react(listed({ONE: "card 0: Unknown Error"}), 0)
-    health.react(NodeRebooted(), 1)
-    health.react(probe(ProbeResult.FAILED), 2)
+    health.handle(listed({ONE: "card 0: Unknown Error"}), 0)
+    health.handle(NodeRebooted(), 1)
+    health.handle(probe(ProbeResult.FAILED), 2)
     assert [(fault.scope, fault.source) for fault in health.faults()] == [(DeviceScope(ONE), "unreadable")]

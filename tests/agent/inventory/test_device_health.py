@@ -35,7 +35,7 @@ def shares(gpu: str, uuid: str, count: int) -> list[AdvertisedDevice]:
 
 def node() -> HealthStateMachine:
     health = HealthStateMachine(HealthPolicy())
-    health.react(CardsListed(frozenset({ONE, OTHER})), 0)
+    health.handle(CardsListed(frozenset({ONE, OTHER})), 0)
     return health
 
 
@@ -55,14 +55,14 @@ def out(devices: list[AdvertisedDevice], gpus: list[GpuDescription], health: Hea
 def test_a_bad_card_takes_all_its_shares_along_and_no_other() -> None:
     devices = [*shares(ONE, ONE, 4), *shares(OTHER, OTHER, 4)]
     health = node()
-    health.react(xid(48), 1)
+    health.handle(xid(48), 1)
     assert out(devices, WHOLE, health) == ["GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3"]
 
 
 def test_a_bad_card_takes_all_its_instances_along() -> None:
     devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 1)]
     health = node()
-    health.react(xid(79), 0)
+    health.handle(xid(79), 0)
     assert len(out(devices, [CUT], health)) == 3
 
 

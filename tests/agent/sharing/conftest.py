@@ -157,14 +157,14 @@ class Scene:
         """The driver reports an error of a card, or of a compute instance on it."""
         gi_id, ci_id = (None if each < 0 else each for each in instance)
         event = GpuEvent(kind=GpuEventKind.XID, gpu=self.machine.uuids()[index], xid=number, gi_id=gi_id, ci_id=ci_id)
-        self.health.react(HardwareEventReported(event), self.clock.monotonic())
+        self.health.handle(HardwareEventReported(event), self.clock.monotonic())
         self.changes.notify()
 
     async def probe(self, index: int, times: int = 3, pause: float = 20.0) -> None:
         """The card answers well several times."""
         for _ in range(times):
             await self.clock.sleep(pause)
-            self.health.react(CardProbed(gpu=self.uuid(index), result=ProbeResult.CLEAN), self.clock.monotonic())
+            self.health.handle(CardProbed(gpu=self.uuid(index), result=ProbeResult.CLEAN), self.clock.monotonic())
             self.changes.notify()
 
     def live_pods(self) -> Sequence[Pod]:
@@ -224,7 +224,7 @@ class Scene:
         if profile is not None:
             self.follow(profile)
         await self.stocktaker.refresh()
-        self.health.react(CardsListed(frozenset(map(str, self.machine.uuids()))), self.clock.monotonic())
+        self.health.handle(CardsListed(frozenset(map(str, self.machine.uuids()))), self.clock.monotonic())
         self.bus.start(self.kubelet.add_plugin, self.kubelet)
         self.start()
 
@@ -309,7 +309,7 @@ class Scene:
     def cordon(self, *indexes: int) -> None:
         """A person cordons these cards, and no others."""
         cordons = tuple(Cordon(self.uuid(index), "fan is loud") for index in indexes)
-        self.health.react(CardsCordoned(cordons), self.clock.monotonic())
+        self.health.handle(CardsCordoned(cordons), self.clock.monotonic())
         self.changes.notify()
 
     def finish(self, name: str) -> None:

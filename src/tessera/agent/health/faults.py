@@ -125,7 +125,7 @@ class HealthStateMachine(FaultTable, Decider[[HealthEvent, float], tuple[HealthC
         """The faults that are over, as far as they are remembered, in the order of their ends."""
         return self._history.past
 
-    def react(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
+    def handle(self, event: HealthEvent, now: float) -> tuple[HealthChange, ...]:
         """Takes an event in and returns every change of health that follows.
 
         Args:

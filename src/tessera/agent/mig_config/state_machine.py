@@ -224,7 +224,7 @@ class CardStateMachine(Decider[[Iterable[CardEvent], float], CardInstruction]):
         #: Decisions in a row that found only processes, no pod, in the way; the delay grows with it.
         self._waits_for_processes = 0
 
-    def react(self, events: Iterable[CardEvent], now: float) -> CardInstruction:
+    def handle(self, events: Iterable[CardEvent], now: float) -> CardInstruction:
         """Takes events in and returns the one next instruction.
 
         Args:

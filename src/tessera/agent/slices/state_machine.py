@@ -91,7 +91,7 @@ class SliceStateMachine(Decider[[SliceEvent], tuple[SliceInstruction, ...]]):
         #: True once object, pods and GPUs were read. Before, the machine decides, releases and adopts nothing.
         self._started = False
 
-    def react(self, event: SliceEvent) -> tuple[SliceInstruction, ...]:
+    def handle(self, event: SliceEvent) -> tuple[SliceInstruction, ...]:
         """Takes in one event.
 
         Returns:

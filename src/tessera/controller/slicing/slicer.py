@@ -122,7 +122,7 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         self.intake = Intake(state, observer, allocations, self.proposers, self.kinds)
         self._writes = PendingWrites(state, allocations, gangs, self.kinds)
 
-    def react(self, event: SlicerEvent) -> Sequence[Instruction]:
+    def handle(self, event: SlicerEvent) -> Sequence[Instruction]:
         """Takes in an event; returns what to write now for :class:`WritesDue`, and nothing for all others."""
         match event:
             case WritesDue():
