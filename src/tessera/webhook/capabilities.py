@@ -375,6 +375,8 @@ class Capabilities:
 
     def selected_by(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Nodes:
         """Returns the nodes that a pod's node selector and required node affinity admit; ``spend`` counts the work."""
+        if not any(map(spec.get, ("nodeName", "nodeSelector", "affinity"))):
+            return self.every
         return read_restriction(spec).selected_nodes(self.every, self.labels, self.fields, spend)
 
     def groups_for(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Sequence[GroupNode]:

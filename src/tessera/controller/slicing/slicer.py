@@ -156,14 +156,14 @@ class Slicer(Decider[[SlicerEvent], Sequence[Instruction]]):
         if not self._has_decided:
             self.settlement.settle(self._plan.resume())
             self._has_decided = True
-        work = StepBudget(DECISION_STEPS)
         # While nobody waits, only the kept answers of nodes must follow the changes.
         if self.state.waiting or self.order.refusals.kinds or self.order.refusals.is_behind:
+            work = StepBudget(DECISION_STEPS)
             candidates = find_candidates(self.state, self.order, nodes)  # 2. Candidates
             for heads in self.order.heads(candidates, work):  # 3. Order
                 proposals = self._plan.plan(heads, work)  # 4. Plan
                 self.settlement.settle(proposals)  # 5. Settle
-        self.steps += DECISION_STEPS - work.remaining
+            self.steps += DECISION_STEPS - work.remaining
         asked, self._asks_again = self._asks_again, self._must_ask()
         if asked or self._asks_again:
             for proposer in self.proposers:
