@@ -13,19 +13,20 @@ PRODUCT = Path(tessera.__file__).parent
 UNCONCERNED = {
     "pod": [
         "config",
-        "health/executor",
-        "health/pod_reporter",
+        "health",
+        "main",
         "mig_config",
         "monitoring",
         "mps",
         "node_status",
-        "sharing/occupancy",
-        "sharing/offer",
+        "sharing",
+        "simulated",
     ],
     "label": [  # it changes the amounts of the Node, which health and slices follow, and takes a second of samples
-        "health/pod_reporter",
-        "mig_config/card_reconciler",
-        "mps/process_launcher",
+        "health",
+        "mig_config",
+        "mps",
+        "slices",
     ],
     "node": [
         "config",
@@ -114,6 +115,7 @@ ELSEWHERE = {
         "provisioning/replacement",
         "provisioning/startup_deadline",
         "provisioning/startup_taints",
+        "usage",
     ],
     "xid": ["memory_limits"],
 }

@@ -162,8 +162,7 @@ class Provisioning:
     def _is_settled(self, event: WatchEvent[Node]) -> bool:
         """True for a change of a node that came up that concerns neither its record nor its startup taints."""
         before, node = event.old, event.object
-        record = self.tracker.records.get(node.metadata.name)
-        if before is None or record is None or not record.usable or record.uid != node.metadata.uid:
+        if before is None or self.tracker.usable.get(node.metadata.name) != node.metadata.uid:
             return False
         shown = node.status.condition(PROVISIONED)
         return (
@@ -219,7 +218,7 @@ class Provisioning:
             changed, self._changed = self._changed, set()
             self._save()
             self._annotator.wake()
-            self._metrics.set_nodes_in_progress(sum(1 for each in self.tracker.records.values() if not each.usable))
+            self._metrics.set_nodes_in_progress(len(self.tracker.records) - len(self.tracker.usable))
             await startup.check_nodes(changed)
 
     async def _wait(self, due: float | None) -> None:

@@ -44,11 +44,13 @@ class Tracker:
 
     Attributes:
         records: by node name: nodes that are or were starting, of the present Node object.
+        usable: of these, the nodes whose GPUs are usable, with the UID of the Node.
         changed: names of nodes whose record changed since the caller cleared this set.
     """
 
     def __init__(self) -> None:
         self.records: dict[str, ProvisioningRecord] = {}
+        self.usable: dict[str, str] = {}
         self.changed: set[str] = set()
         #: Nodes that exist, by name, as last observed.
         self._nodes: dict[str, NodeTimestamps] = {}
@@ -135,7 +137,7 @@ class Tracker:
                     record = infer_request(record, self._observations(node, {}))
                 record = msgspec.structs.replace(record, unseen=True)
                 self.changed.add(node.name)
-        self.records[node.name] = record
+        self._put(node.name, record)
         anew = watched and before is not None and node.wanted and not before.wanted
         self._infer(node.name, witnessed, anew=anew)
         if record.usable and record is not known:  # the writer of the annotation may not have saved the record
@@ -148,6 +150,7 @@ class Tracker:
             self._node_by_provider.pop(node.provider_id, None)
         self._gpu_since.pop(name, None)
         record = self.records.pop(name, None)
+        self.usable.pop(name, None)
         self.changed.discard(name)
         if record is not None and not record.usable:
             self._saves.append(SaveRecord(msgspec.structs.replace(record, lost=now)))
@@ -169,7 +172,7 @@ class Tracker:
     def _came_later(self, pod: PodTimestamps) -> bool:
         """True for a workload that shows nothing of its node's start: the node was usable before it was created."""
         record = self.records.get(pod.node)
-        if record is None or not record.usable or pod.role is not PodRole.WORKLOAD or pod.created is None:
+        if record is None or pod.node not in self.usable or pod.role is not PodRole.WORKLOAD or pod.created is None:
             return False
         usable = record.at.get(Milestone.ALLOCATABLE, record.at.get(Milestone.REGISTERED))
         return usable is not None and pod.created > usable
@@ -215,11 +218,18 @@ class Tracker:
         record = self.records.get(name)
         if record is None or record.replaced is not None:
             return None
-        self.records[name] = msgspec.structs.replace(record, replaced=now)
+        self._put(name, msgspec.structs.replace(record, replaced=now))
         self.changed.add(name)
         return self.records[name]
 
     # Records
+
+    def _put(self, name: str, record: ProvisioningRecord) -> None:
+        self.records[name] = record
+        if record.usable:
+            self.usable[name] = record.uid
+        else:
+            self.usable.pop(name, None)
 
     def _new_record(self, node: NodeTimestamps, now: float) -> ProvisioningRecord | None:
         """The first record of a node; None if the node is not starting."""
@@ -239,7 +249,7 @@ class Tracker:
             return
         new = infer_milestones(record, self._observations(node, witnessed, anew=anew))
         if new != record:
-            self.records[name] = new
+            self._put(name, new)
             self.changed.add(name)
             if new.usable:
                 self._saves.append(SaveRecord(new))

@@ -22,7 +22,7 @@ from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, Node, Pod
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
+from tessera.kube.watch.informer import Informer
 from tessera.usage.ledger import LeaseOwner, NodeGone, NodeSilent, PageRead, UsageLedger
 from tessera.usage.record import (
     BROKEN_KEY,
@@ -108,7 +108,7 @@ class UsageRecorder:
             rng=runtime.rng,
             may_act=runtime.may_act,
         )
-        pods.add_handler(self._pod_changed)
+        pods.on_deleted(self._pod_deleted)
 
     async def write(self) -> None:
         """Writes requested changes until cancelled."""
@@ -215,9 +215,8 @@ class UsageRecorder:
         user = meta.labels.get(options.user) or meta.annotations.get(options.user, "")
         return LeaseOwner(meta.namespace, short_name(user), short_name(meta.labels.get(options.label, "")))
 
-    def _pod_changed(self, event: WatchEvent[Pod]) -> None:
-        pod = event.object
-        if event.kind is EventKind.DELETED and pod.spec.node_name and _asks_for_cards(pod):
+    def _pod_deleted(self, pod: Pod) -> None:
+        if pod.spec.node_name and _asks_for_cards(pod):
             self._past[pod.metadata.uid] = pod.spec.node_name, self._owner(pod)
             while len(self._past) > _PAST_HOLDERS:
                 self._past.popitem(last=False)

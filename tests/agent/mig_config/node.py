@@ -135,6 +135,11 @@ class RecordingChanges(ChangeNotifier):
         super().notify(facts)
 
 
+def fenced_devices(layouts: LayoutReconciler) -> frozenset[str]:
+    """UUIDs of all devices that must not be allocated now."""
+    return frozenset().union(*layouts.fences.values())
+
+
 class Node:
     """The node.
 
@@ -292,7 +297,7 @@ class Node:
 
     def pod(self, name: str, *devices: str, uid: str = "") -> None:
         """A pod is given devices."""
-        assert self.layouts is None or not self.layouts.fenced_devices() & set(devices)
+        assert self.layouts is None or not fenced_devices(self.layouts) & set(devices)
         meta = ObjectMeta(name=name, namespace="default", uid=Uid(uid or f"uid-{name}"))
         self.pods[name] = Pod(metadata=meta)
         self.kubelet.held[name] = devices

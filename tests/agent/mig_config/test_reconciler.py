@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.agent.mig_config.node import Node, played
+from tests.agent.mig_config.node import Node, fenced_devices, played
 from tests.support.scenes import marked_scene
 from tests.support.searching import SEARCHING
 
@@ -43,7 +43,7 @@ async def test_four_cards_with_the_walk_throughs_layout_give_twelve_and_eight(no
     assert list(dict.fromkeys(states)) == ["pending", "success"]
     assert {len(card.instances) for card in node.inventory_reader.inventory.gpus} == {5}
     assert node.layouts is not None
-    assert node.layouts.fenced_devices() == frozenset()
+    assert fenced_devices(node.layouts) == frozenset()
 
 
 async def test_without_a_layout_no_card_is_touched(node: Node) -> None:
@@ -94,7 +94,7 @@ async def test_it_waits_for_a_pod_names_it_and_continues_at_once_when_it_ends(no
     assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 3, "2g.10gb": 2}]
     assert "pod default/long" in node.status.message
     assert node.layouts is not None
-    assert node.layouts.fenced_devices() == {device}
+    assert fenced_devices(node.layouts) == {device}
     node.ends("long")
     assert await node.succeeds() < 1
     assert node.multisets() == [{"1g.5gb": 3, "2g.10gb": 2}] * 2

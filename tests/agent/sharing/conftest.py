@@ -101,7 +101,7 @@ class Scene:
         self.desired = DesiredSharing()
         self.settled: list[str] = []
         self.health = HealthStateMachine(HealthPolicy())
-        self.fenced: frozenset[str] = frozenset()
+        self.fences: dict[str, frozenset[str]] = {}
         self.taken: set[str] = set()
         self.removed: list[str] = []
         #: Allocatable amounts that the agent wrote itself.
@@ -139,7 +139,8 @@ class Scene:
                 gpus=lambda: self.stocktaker.inventory.gpus,
                 faulty_gpus=self.health.faulty_gpus,
                 health_of=self.health.health_of,
-                changing_devices=lambda: self.fenced,
+                fences=self.fences,
+                exclusive_gpus=self.daemons.exclusive_gpus,
                 switching_devices=frozenset,
                 on_demand_resources=self.taken,
             ),

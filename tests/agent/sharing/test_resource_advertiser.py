@@ -246,14 +246,14 @@ async def test_a_container_that_starts_has_its_devices_for_longer_than_a_moment(
 @pytest.mark.scene("A100-40GB")
 async def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(scene: Scene) -> None:
     await scene.begin_offering(WHOLE, gpu=1)
-    scene.fenced = frozenset({scene.uuid(0)})
+    scene.fences["layout"] = frozenset({scene.uuid(0)})
     with pytest.raises(
         DeviceAllocationError, match=f"nvidia.com/gpu: {scene.uuid(0)} must not be allocated.*it is kept"
     ):
         await scene.admit("late", {GPU: 1}, seen=False)
     scene.changes.notify()
     await scene.offers()
-    scene.fenced = frozenset()
+    scene.fences.clear()
     scene.changes.notify()
     await scene.offers(gpu=1)
 
@@ -305,10 +305,10 @@ async def test_mps_gives_up_a_card_whose_layout_is_about_to_change(scene: Scene)
     await scene.begin(SLICE_4.replace("timeSlicing", "mps"))
     scene.start_daemons()
     await scene.offers(gpu_shared=16)
-    scene.fenced = frozenset({scene.uuid(0)})
+    scene.fences["layout"] = frozenset({scene.uuid(0)})
     scene.changes.notify()
     await scene.until(lambda: _served(scene) == set(scene.machine.uuids()[1:]))
-    scene.fenced = frozenset()
+    scene.fences.clear()
     scene.changes.notify()
     await scene.until(lambda: _served(scene) == set(scene.machine.uuids()))
 

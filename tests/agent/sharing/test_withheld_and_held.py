@@ -76,7 +76,7 @@ async def test_of_a_cordoned_card_only_the_free_shares_go(scene: Scene) -> None:
     scene.cordon(0, 1, 2, 3)
     await scene.offers(gpu_shared=1)
     assert scene.advertiser.held_withheld == {}
-    scene.fenced = frozenset(map(str, scene.machine.uuids()))
+    scene.fences["layout"] = frozenset(map(str, scene.machine.uuids()))
     scene.changes.notify()
     await scene.offers()
     assert scene.advertiser.held_withheld == {SHARED: 1}

@@ -503,7 +503,7 @@ class StaticGpus:
         return [
             gpu
             for gpu in self._inventory.inventory.gpus
-            if gpu.info.identified and gpu.uuid in static and not self._ownership.is_leaving(gpu.uuid)
+            if gpu.uuid in static and gpu.info.identified and not self._ownership.is_leaving(gpu.uuid)
         ]
 
     def mig_memory_gib(self) -> int:

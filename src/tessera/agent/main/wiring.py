@@ -248,7 +248,7 @@ class Components:
             static_gpus=self._static_gpus,
             start_check=self._pod_preflights,
             make_giver=None if giver is None else lambda runtime, slices: giver(runtime, slices, self.mps),
-            is_exclusive=self.mps.has_card,
+            exclusive_gpus=self.mps.exclusive_gpus,
             faults_evict=lambda: self.health.state_machine.repairs.evict_claims,
         )
         self.advertiser = self.cards.advertiser = self._build_advertiser()
@@ -343,7 +343,8 @@ class Components:
                 gpus=self._static_gpus.gpus,
                 faulty_gpus=self.health.state_machine.faulty_gpus,
                 health_of=self.health.state_machine.health_of,
-                changing_devices=self.mig_config.fenced_devices,
+                fences=self.mig_config.fences,
+                exclusive_gpus=self.mps.exclusive_gpus,
                 switching_devices=self.mps.fenced_devices,
                 on_demand_resources=self.slices.resources,
             ),

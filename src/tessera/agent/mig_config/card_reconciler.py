@@ -93,9 +93,10 @@ class CardReconciler:
         inventory: the node's cards, read again after changes.
         ownership: the owner of each card.
         users: lists the users of each device.
+        fences: by card, UUIDs of the card and its MIG devices that must not be allocated; the entry of this card is
+            kept here.
 
     Attributes:
-        fence: UUIDs of the card and its MIG devices that must not be allocated.
         status: the card's status; ``None`` if the card has no goal.
         needs_reboot: true if only a reboot of the node helps the card.
     """
@@ -111,8 +112,10 @@ class CardReconciler:
         inventory: InventoryReader,
         ownership: CardOwnership,
         users: DeviceDrainer,
+        fences: dict[str, frozenset[str]],
     ) -> None:
-        self.fence: frozenset[str] = frozenset()
+        self._fences = fences
+        fences[machine.uuid] = frozenset()
         self.status: CardStatus | None = None
         self.needs_reboot = False
         self._uuid = GpuUuid(machine.uuid)
@@ -154,10 +157,10 @@ class CardReconciler:
     async def _carry_out(self, instruction: CardInstruction) -> None:
         match instruction:
             case SetFence(uuids=uuids):
-                if not uuids <= self.fence:
+                if not uuids <= self._fences[self._uuid]:
                     await self._users.close(uuids)
-                if uuids >= self.fence or await self._refresh_inventory():
-                    self.fence = uuids
+                if uuids >= self._fences[self._uuid] or await self._refresh_inventory():
+                    self._fences[self._uuid] = uuids
                     self._events.append(FenceSet(uuids))
                     self._changes.notify(Fact.LAYOUT)
             case ListUsers():

@@ -294,6 +294,7 @@ class LayoutReconciler:
 
     Attributes:
         status: the status of the layout.
+        fences: by card, UUIDs of the card and its MIG devices that must not be allocated; always those of now.
     """
 
     def __init__(
@@ -321,16 +322,13 @@ class LayoutReconciler:
         self._resolved: ResolvedLayout | RejectedLayout | None = None
         #: Reason that journal or ownership cannot be written; no card gets a new goal meanwhile.
         self._write_error: str | None = None
+        self.fences: dict[str, frozenset[str]] = {}
         #: The reconciler of each card; a card that was listed once keeps its reconciler.
         self._cards: dict[str, CardReconciler] = {}
         #: True if the desired layout was in force on all cards when the process before this one saw them last.
         self._was_in_force = False
         #: The status that :attr:`status` returns; before the first goals, of the layout in the journal.
         self.status = LayoutStatus(layout=executor.journal.record.layout)
-
-    def fenced_devices(self) -> frozenset[str]:
-        """UUIDs of cards and MIG devices that must not be allocated now."""
-        return frozenset().union(*(card.fence for card in self._cards.values()))
 
     async def run(self) -> None:
         """Runs until cancelled. Sets the desired owner of every card before any part may act on it."""
@@ -418,6 +416,7 @@ class LayoutReconciler:
             inventory=self._inventory,
             ownership=self._ownership,
             users=self._users,
+            fences=self.fences,
         )
 
     # Status -----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ A supervisor keeps the MPS daemon of one resource running, with the limits of it
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 
 from tessera.agent.base.runtime import AgentRuntime
 from tessera.agent.base.settings import ContainerEdits, ServicePlan
@@ -308,6 +309,10 @@ class MpsDaemons:
         launcher: starts daemons: real ones for real cards.
         describe_occupant: returns why the card of a UUID cannot be taken, such as a pod that holds all of it; empty if
             it can. A card on which a process computes is never taken.
+
+    Attributes:
+        exclusive_gpus: UUIDs of the cards that a daemon has, or whose compute mode is not the default one again; always
+            those of now.
     """
 
     def __init__(
@@ -322,6 +327,7 @@ class MpsDaemons:
         self._cards = ExclusiveCards(runtime.hardware, self._record, runtime.clock, describe_occupant)
         self._host = MpsPaths(runtime.options.mps_root)
         self._wake = ChangeNotifier()
+        self.exclusive_gpus: AbstractSet[str] = self._record.exclusive.keys()
         #: The desired daemons of the offer by resource; ``None`` before the first plans are set.
         self._offered: Mapping[str, ServicePlan] | None = None
         #: The desired daemons of ResourceClaims.
@@ -345,10 +351,6 @@ class MpsDaemons:
     def _plans(self) -> Mapping[str, ServicePlan] | None:
         """All desired daemons; ``None`` before those of the offer are known."""
         return None if self._offered is None else {**self._offered, **self._claimed}
-
-    def has_card(self, gpu: str) -> bool:
-        """True if a daemon serves a card, or its compute mode is not the default one again."""
-        return gpu in self._record.exclusive
 
     def ready(self, resource: str, gpu: str | None = None) -> bool:
         """True if shares can be used now: those of one card, or of every card in the resource's plan.

@@ -239,13 +239,14 @@ class MpsState:
 
     Attributes:
         daemons: the daemons by resource; a listed one may have ended.
-        exclusive: the cards whose compute mode was changed or about to be, by UUID, with the resource that took them.
+        exclusive: the cards whose compute mode was changed or about to be, by UUID, with the resource that took them;
+            the same mapping, always of now.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = StateFile(path, _StoredState)
         stored = self._file.load() or _StoredState()
-        self.daemons, self.exclusive = stored.daemons, stored.exclusive
+        self.daemons, self.exclusive = stored.daemons, dict(stored.exclusive)
 
     def add_daemon(self, resource: str, daemon: DaemonRecord) -> None:
         """Records a daemon.
@@ -270,7 +271,9 @@ class MpsState:
     def _save(self, daemons: Mapping[str, DaemonRecord], exclusive: Mapping[str, str]) -> None:
         if (daemons, exclusive) != (self.daemons, self.exclusive):
             self._file.save(_StoredState(daemons, exclusive))
-            self.daemons, self.exclusive = daemons, exclusive
+            self.daemons, kept = daemons, dict(exclusive)
+            self.exclusive.clear()
+            self.exclusive.update(kept)
 
 
 #: Seconds for which a card that has refused the mode is left out.

@@ -66,21 +66,27 @@ class StaticDevices:
         gpus: the static GPUs as last read, by index.
         faulty_gpus: UUIDs of the cards with faults; the same set, always of now.
         health_of: the health of a GPU with faults, or of an instance on it.
-        changing_devices: UUIDs of devices whose MIG layout is about to change; the MPS daemons release them.
-        switching_devices: UUIDs of devices whose compute mode changes.
+        fences: by card, UUIDs of its devices whose MIG layout is about to change; the MPS daemons release them.
+        exclusive_gpus: UUIDs of the cards that MPS daemons have or had, until their compute mode is the default again.
+        switching_devices: UUIDs of those whose compute mode changes.
         on_demand_resources: the extended resources that are served on demand on this node; always those of now.
     """
 
     gpus: Callable[[], Sequence[GpuState]]
     faulty_gpus: AbstractSet[str]
     health_of: Callable[[DeviceScope], DeviceHealth]
-    changing_devices: Callable[[], frozenset[str]]
+    fences: Mapping[str, frozenset[str]]
+    exclusive_gpus: AbstractSet[str]
     switching_devices: Callable[[], frozenset[str]]
     on_demand_resources: AbstractSet[str]
 
+    def changing_devices(self) -> frozenset[str]:
+        """UUIDs of GPUs and MIG devices whose layout is about to change."""
+        return frozenset().union(*self.fences.values())
+
     def fenced_devices(self) -> frozenset[str]:
         """UUIDs of GPUs and MIG devices that must not be allocated now."""
-        return self.changing_devices() | self.switching_devices()
+        return self.changing_devices().union(self.switching_devices() if self.exclusive_gpus else ())
 
 
 class ResourceAdvertiser:

@@ -17,7 +17,8 @@ users are those of slices.
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from tessera.agent.base.device_plugin import CdiFolder
 from tessera.agent.base.host import ProcessId
@@ -72,7 +73,7 @@ class GpuSliceExecutor:
         machine: decides; gets an event after every call.
         journal: written before every call. No call is made if that fails.
         inventory: reads the GPU.
-        is_exclusive: true for a card, by UUID, that an MPS daemon has, or has left in its compute mode.
+        exclusive_gpus: UUIDs of the cards that an MPS daemon has, or has left in its compute mode; always of now.
     """
 
     def __init__(
@@ -83,10 +84,10 @@ class GpuSliceExecutor:
         machine: SliceStateMachine,
         journal: SliceJournalFile,
         inventory: InventoryReader,
-        is_exclusive: Callable[[str], bool],
+        exclusive_gpus: AbstractSet[str],
     ) -> None:
         self._card = gpu
-        self._is_exclusive = is_exclusive
+        self._exclusive_gpus = exclusive_gpus
         self._machine = machine
         self._journal = journal
         self._hardware = runtime.hardware
@@ -419,7 +420,7 @@ class WholeCardExecutor(GpuSliceExecutor):
 
     def _check_served(self) -> None:
         """Has a call wait until no MPS daemon has the card; one of its shares may have left it in the daemon's mode."""
-        if self._is_exclusive(self._card.uuid):
+        if self._card.uuid in self._exclusive_gpus:
             raise InUse(f"card {self._card.uuid} is still served by the MPS daemon of its last claim")
 
     def _is_bound(self, position: SlicePosition) -> bool:

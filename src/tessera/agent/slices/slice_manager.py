@@ -108,7 +108,7 @@ class SliceManager:
             was charged for slices on demand can run on them too.
         start_check: tests the slices of pods that ask for it.
         make_giver: makes a further way to give slices; ``None`` for the device plugins alone.
-        is_exclusive: true for a card, by UUID, that an MPS daemon has.
+        exclusive_gpus: UUIDs of the cards that an MPS daemon has; always of now.
         faults_evict: true if a fault of a card ends the pods with claims for its slices.
 
     Attributes:
@@ -125,7 +125,7 @@ class SliceManager:
         static_gpus: StaticGpus,
         start_check: StartCheck,
         make_giver: MakeSliceGiver | None,
-        is_exclusive: Callable[[str], bool],
+        exclusive_gpus: AbstractSet[str],
         faults_evict: Callable[[], bool],
     ) -> None:
         options, mirror = runtime.options, runtime.mirror
@@ -138,7 +138,7 @@ class SliceManager:
         self._reader = inventory
         self._unhealthy_gpus = unhealthy_gpus
         self._static_gpus = static_gpus
-        self._is_exclusive = is_exclusive
+        self._exclusive_gpus = exclusive_gpus
         self._changes = runtime.changes
         self._clock = runtime.clock
         self._backoff = Backoff(runtime.rng)
@@ -367,7 +367,7 @@ class SliceManager:
             machine=self._machine,
             journal=self._journal,
             inventory=self._reader,
-            is_exclusive=self._is_exclusive,
+            exclusive_gpus=self._exclusive_gpus,
         )
 
     def _serve_plugins(self, group: asyncio.TaskGroup) -> None:

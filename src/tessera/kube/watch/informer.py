@@ -35,12 +35,16 @@ class _Handlers(Generic[T]):
 
     def __init__(self) -> None:
         self.of_changes: list[Callable[[WatchEvent[T]], None]] = []
+        self.of_deletions: list[Callable[[T], None]] = []
         self.of_unreadable: list[Callable[[str, str | None], None]] = []
         self.of_rollbacks: list[Callable[[], None]] = []
 
     def object_changed(self, event: WatchEvent[T]) -> None:
         for handler in self.of_changes:
             handler(event)
+        if event.kind is EventKind.DELETED:
+            for deleted in self.of_deletions:
+                deleted(event.object)
 
     def object_unreadable(self, key: str, error: str | None) -> None:
         for handler in self.of_unreadable:
@@ -118,6 +122,10 @@ class Informer(Generic[T]):
             wanted(WatchEvent(EventKind.ADDED, item))
         self._handlers.of_changes.append(wanted)
         return lambda: self._handlers.of_changes.remove(wanted)
+
+    def on_deleted(self, handler: Callable[[T], None]) -> None:
+        """Calls ``handler`` with each object that is deleted, as it was last."""
+        self._handlers.of_deletions.append(handler)
 
     def on_unreadable(self, handler: Callable[[str, str | None], None]) -> None:
         """Calls ``handler`` with the key and error of an object that does not decode, and with None once it decodes."""
