@@ -17,6 +17,8 @@ def running_browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("there is neither chromium-headless-shell nor chromium on this machine")
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        arguments = ["--process-per-site", "--renderer-process-limit=1"]
+        if os.geteuid() == 0:
+            arguments.append("--no-sandbox")
         with playwright.chromium.launch(executable_path=CHROMIUM, args=arguments) as found:
             yield found

@@ -174,14 +174,14 @@ class Visitor:
         requests: addresses that the page asked for.
     """
 
-    def __init__(self, context: BrowserContext, url: str) -> None:
+    def __init__(self, context: BrowserContext, url: str, width: int) -> None:
         self.page: Page = context.new_page()
+        self.page.set_viewport_size({"width": width, "height": 800})
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.clock.set_fixed_time(datetime.fromtimestamp(NOW, UTC))
         self.page.goto(url)
 
     @property
@@ -282,7 +282,6 @@ class Visits:
     def __init__(self, browser: Browser, live: LivePage | None = None) -> None:
         self._browser = browser
         self._live = live
-        self._contexts: list[BrowserContext] = []
 
     def __call__(self, part: str = "", *, width: int = 1280) -> Visitor:
         assert self._live is not None
@@ -294,14 +293,22 @@ class Visits:
 
     def at(self, url: str, *, width: int = 1280) -> Visitor:
         """A visitor at an address."""
-        context = self._browser.new_context(
-            viewport={"width": width, "height": 800},
-            color_scheme="light",
-            reduced_motion="reduce",
-        )
-        self._contexts.append(context)
-        return Visitor(context, url)
+        context = next((each for each in self._browser.contexts if len(each.pages) == 1), None) or self._new_context()
+        keeper = context.pages[0]
+        keeper.goto(url)
+        keeper.evaluate("localStorage.clear()")
+        return Visitor(context, url, width)
+
+    def _new_context(self) -> BrowserContext:
+        """One with an empty page that stays: the next pages run in its process, which has compiled their scripts."""
+        context = self._browser.new_context(color_scheme="light", reduced_motion="reduce")
+        context.clock.set_fixed_time(datetime.fromtimestamp(NOW, UTC))
+        context.new_page().route("**", lambda route: route.fulfill(body=""))
+        return context
 
     def close(self) -> None:
-        for each in self._contexts:
-            each.close()
+        """Leaves the contexts to later visits."""
+        for context in self._browser.contexts:
+            context.clear_cookies()
+            for page in context.pages[1:]:
+                page.close()
