@@ -375,7 +375,7 @@ class Capabilities:
 
     def selected_by(self, spec: Mapping[str, Any], spend: SpendTime = spend_nothing) -> Nodes:
         """Returns the nodes that a pod's node selector and required node affinity admit; ``spend`` counts the work."""
-        if not any(map(spec.get, ("nodeName", "nodeSelector", "affinity"))):
+        if not _may_restrict(spec):
             return self.every
         return read_restriction(spec).selected_nodes(self.every, self.labels, self.fields, spend)
 
@@ -384,6 +384,8 @@ class Capabilities:
 
         The declared labels must not contradict them, and they must not ask for a present node by name.
         """
+        if not _may_restrict(spec):
+            return self.groups
         restriction = read_restriction(spec)
         return [each for each in self.groups if restriction.may_admit(each.labels, spend, self._is_taken)]
 
@@ -404,6 +406,11 @@ class Capabilities:
         """Returns the profile that ``profile`` may mean, of this cluster before others; None if none is close."""
         own = suggest_profile(profile.casefold(), sorted(self.own_profiles))
         return own or suggest_profile(profile.casefold(), sorted(self.all_profiles))
+
+
+def _may_restrict(spec: Mapping[str, Any]) -> bool:
+    """False if a pod leaves out all fields by which it may select nodes."""
+    return any(map(spec.get, ("nodeName", "nodeSelector", "affinity")))
 
 
 def _model_profiles() -> frozenset[str]:

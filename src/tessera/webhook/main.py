@@ -35,10 +35,7 @@ from tessera.status_pages import TEXT, Page
 from tessera.webhook.base import (
     CLAIM_PATH,
     LIMIT_PATH,
-    NO_CLAIMS,
     PATHS,
-    REVIEW_PATH,
-    KnownClaims,
     PodClaims,
     WebhookMetrics,
     WebhookOptions,
@@ -225,11 +222,11 @@ class WebhookReplica:
     Attributes:
         capabilities: the present GPU resources of the cluster.
         metrics: this replica's metrics.
+        review: answers an AdmissionReview, see :meth:`.Reviewer.review`.
     """
 
     def __init__(self, options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random) -> None:
         self._options = options
-        self._clock = clock
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self._new_nodes = UndecidedNodes(clock.now)
@@ -247,7 +244,7 @@ class WebhookReplica:
             rng=rng,
         )
         self.metrics = WebhookMetrics()
-        self._reviewer = Reviewer(self.capabilities, self.metrics.count)
+        self.review = Reviewer(self.capabilities, self.metrics, clock.monotonic).review
         made = options.claims
         self._claims = PodClaims() if made is None else made(client, clock, rng, self.metrics)
         self._context = server_context()
@@ -269,26 +266,6 @@ class WebhookReplica:
         """Reviews a pod whose limits become ResourceClaims, whose templates are made first."""
         return self.review(body, LIMIT_PATH, claims=await self._claims.make_templates(body))
 
-    def review(self, body: bytes, path: str = REVIEW_PATH, *, claims: KnownClaims = NO_CLAIMS) -> bytes:
-        """Returns the answer to an AdmissionReview; both are JSON.
-
-        Args:
-            body: the review.
-            path: that of :data:`~tessera.webhook.base.PATHS` to which it came.
-            claims: what is known of the pod's ResourceClaims.
-
-        Raises:
-            ReviewError: the body is no AdmissionReview v1 of a pod, or of an object with templates of pods.
-        """
-        began = self._clock.monotonic()
-        try:
-            return self._reviewer.review(body, path, claims=claims)
-        except ReviewError:
-            self.metrics.count("malformed")
-            raise
-        finally:
-            self.metrics.observe(self._clock.monotonic() - began)
-
     def metrics_text(self) -> bytes:
         """See :meth:`~tessera.status_pages.ProcessStatus.metrics_text`."""
         return generate_latest(self.metrics.registry)
@@ -303,7 +280,7 @@ class WebhookReplica:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        self._objects.add_handler(self._gpus.instaslice_changed)
+        self._objects.add_handler(self._gpus.instaslice_changed, reads=read_parts("status.node_resources"))
         self._nodes.add_handler(self._gpus.node_changed, reads=_READS)
         self._nodes.add_handler(self._new_nodes.node_changed)
         self._groups.add_handler(self._groups_changed)

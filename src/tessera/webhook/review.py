@@ -24,6 +24,7 @@ offers the name may come. Rules:
 """
 
 import base64
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ from tessera.webhook.base import (
     ReviewBudget,
     Rule,
     SpendTime,
+    WebhookMetrics,
     refuse_oversized,
     spend_nothing,
 )
@@ -217,25 +219,25 @@ _OPERATIONS = (frozenset({"", "CREATE"}), frozenset({"", "CREATE", "UPDATE"}))
 #: (k8s.io/apiserver, ``endpoints/filters/warning.go``).
 _WARNINGS, _WARNING = 8, 480
 
-#: Totals for /metrics: receives ``patched``, ``untouched`` or ``refused`` per review, and the rule of a refusal.
-CountVerdict = Callable[[str, Rule | None], None]
-
-
-def _count_nothing(_verdict: str, _rule: Rule | None) -> None:
-    """Counts nothing."""
-
 
 class Reviewer:
     """Answers AdmissionReviews.
 
     Args:
         capabilities: the GPU resources of the cluster, which the caller keeps up to date.
-        count_verdict: called with each verdict.
+        metrics: count verdicts and seconds.
+        monotonic: returns the seconds of a clock that never goes back.
     """
 
-    def __init__(self, capabilities: Capabilities, count_verdict: CountVerdict = _count_nothing) -> None:
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        metrics: WebhookMetrics | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._capabilities = capabilities
-        self._count_verdict = count_verdict
+        self._metrics = metrics or WebhookMetrics()
+        self._monotonic = monotonic
         self._decoder = msgspec.json.Decoder(_Review)
         self._schemas = msgspec.json.Decoder(PodSchema | None)
 
@@ -250,12 +252,22 @@ class Reviewer:
         Raises:
             ReviewError: the body is no AdmissionReview v1 of such an object; the text names the error.
         """
+        began = self._monotonic()
+        try:
+            return self._review(body, path, claims)
+        except ReviewError:
+            self._metrics.count("malformed")
+            raise
+        finally:
+            self._metrics.observe(self._monotonic() - began)
+
+    def _review(self, body: bytes, path: str, claims: KnownClaims) -> bytes:
         budget = ReviewBudget()
         request = self._request(body)
         response: dict[str, Any] = {"uid": request.uid, "allowed": True}
         decide = self._decider(request, budget, path, claims)
         if decide is None or request.operation not in _OPERATIONS[path == WORKLOAD_PATH]:
-            self._count_verdict("untouched", None)
+            self._metrics.count("untouched")
         else:
             response |= self._answer(decide)
         return msgspec.json.encode(
@@ -327,13 +339,13 @@ class Reviewer:
         try:
             made = decide()
         except PodRefused as error:
-            self._count_verdict("refused", error.rule)
+            self._metrics.count("refused", error.rule)
             return {"allowed": False, "status": {"code": 422, "reason": "Invalid", "message": str(error)}}
         warnings = {"warnings": [_shorten(each) for each in made.warnings[:_WARNINGS]]} if made.warnings else {}
         if not made.operations:
-            self._count_verdict("untouched", None)
+            self._metrics.count("untouched")
             return warnings
-        self._count_verdict("patched", None)
+        self._metrics.count("patched")
         patch = base64.b64encode(msgspec.json.encode(made.operations)).decode()
         return {"patchType": "JSONPatch", "patch": patch, **warnings}
 
