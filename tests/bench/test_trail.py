@@ -107,15 +107,14 @@ ELSEWHERE = {
         "webhook",
     ],
     "pod": [
-        "driver/node_facts",
-        "driver/node_status",
-        "driver/pod_facts",
-        "driver/planning",
+        "driver",
         "memory_limits",
         "provisioning/replacement",
         "provisioning/startup_deadline",
         "provisioning/startup_taints",
         "usage",
+        "webhook/main",
+        "webhook/restriction",
     ],
     "xid": ["memory_limits"],
 }

@@ -188,6 +188,30 @@ async def test_without_policy_and_driver_no_change_of_a_node_starts_a_planning_r
         await lab.live(300)
 
 
+async def test_a_pod_that_came_before_the_first_policy_counts(lab: ServerWithNodes) -> None:
+    await lab.begin()
+
+    async def come() -> None:
+        await lab.clock.sleep(60)
+        labels = {"app": "nvidia-driver-daemonset"}
+        container = {"name": "c", "image": "i", "securityContext": {"privileged": True}}
+        pod = {
+            "metadata": {"name": "driver", "namespace": "gpu-operator", "labels": labels},
+            "spec": {"nodeName": "a", "containers": [container]},
+        }
+        await lab.admin.create(NAMESPACES, {"metadata": {"name": "gpu-operator"}})
+        await lab.admin.create(PODS.as_dicts(), pod, "gpu-operator")
+        await lab.clock.sleep(60)
+        await lab.ask()
+        await lab.clock.sleep(60)
+        nodes = (await lab.admin.list(NODES)).items
+        assert {each.metadata.name for each in nodes if DRIVER_SET_LABEL in each.metadata.labels} == {"b"}
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(come())
+        await lab.live(200)
+
+
 async def test_a_daemonset_that_somebody_deletes_is_made_again(lab: ServerWithNodes) -> None:
     await lab.begin()
     await lab.ask()

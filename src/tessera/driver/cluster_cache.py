@@ -1,7 +1,8 @@
 """Caches of nodes, pods and DaemonSets for drivers; decides which of their changes start a planning round.
 
 Nodes send heartbeats, and thousands of pods come and go. A planning round begins only if a node's facts changed, if a
-pod concerns drivers, or if the pod's node is being upgraded.
+pod concerns drivers, or if the pod's node is being upgraded. While there is nothing to do for drivers, pods are
+followed during a round only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,6 +58,8 @@ class ClusterCache:
         self._sets = sets
         self._changed = changed
         self._pods_changed = pods_changed
+        #: Ends the following of pods; None while they are not followed.
+        self._leave: Callable[[], None] | None = None
         #: All pods by node and ``namespace/name``. A node without pods has no entry.
         self._on_node: dict[str, dict[str, Pod]] = {}
         #: The driver-related pods read from ``_on_node``; a change of such a pod on the node removes the entry.
@@ -66,11 +69,30 @@ class ClusterCache:
 
     def start(self) -> list[Callable[[], None]]:
         """Starts following the watches; returns functions that stop it."""
+        self.follow_pods()
         return [
             self._nodes.add_handler(self._on_node_event),
-            self._pods.add_handler(self._on_pod_event),
             self._sets.add_handler(self._on_set_event),
+            self._leave_pods,
         ]
+
+    def follow_pods(self) -> None:
+        """Begins to follow pods, unless they are followed; a round needs them."""
+        if self._leave is None:
+            self._leave = self._pods.add_handler(self._on_pod_event)
+
+    def rest(self, *, idle: bool) -> None:
+        """Takes in whether the round that ends has left nothing to do."""
+        self.idle = idle
+        if idle:
+            self._leave_pods()
+
+    def _leave_pods(self) -> None:
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+        for known in (self._on_node, self._pod_facts, self._in_use):
+            known.clear()
 
     def pods_of(self, name: str) -> NodePods:
         """The driver-related pods on a node."""

@@ -270,18 +270,19 @@ class Drivers:
 
     def _round(self, group: asyncio.TaskGroup) -> float | None:
         """Plans, and starts the instructions; returns the seconds until it has to be called again."""
+        self._cache.follow_pods()
         labels = {name: facts.labels for name, facts in self._cache.facts.items() if facts.is_gpu}
         selection = self._policies.select_policy(labels)
         plan = self._plan = self._recorders.call("driver-plan", plan_cluster, self._snapshot(selection))
         self._look_up(plan, group)
         self._build_requests.request(plan.builds)
         self._update_kernels_in_use(selection)
-        busy = plan.policies or plan.desired or plan.instructions
-        self._cache.idle = not (busy or self._cache.existing_sets() or self._cache.has_toolkit)
         until = self._rollout_adapter.advance(plan, selection, group)
         for instruction in plan.instructions:
             if self._rollout_adapter.may_write(written_node(instruction)):
                 self._executor.start(instruction, group)
+        busy = plan.policies or plan.desired or plan.instructions or self._cache.existing_sets()
+        self._cache.rest(idle=not (busy or self._cache.has_toolkit))
         return min((each for each in (until, *self._deadlines()) if each is not None), default=None)
 
     def _snapshot(self, selection: PolicySelection) -> ClusterSnapshot:
