@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tessera.cli.base.connection import connect, report_errors, server_options
+from tessera.cli.base.connection import connect_transport, report_errors, server_options
 from tessera.cli.base.inputs import check_cards, claim_driver_option, claim_placement_option
 from tessera.cli.base.process import (
     address_option,
@@ -291,7 +291,7 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
         claim_plugins=options.kubelet_root / CLAIM_PLUGIN_DIR.name,
         serve_claims=_claim_server(options),
     )
-    async with connect(CARDS_MANAGER, kubeconfig, context) as client:
+    async with connect_transport(CARDS_MANAGER, kubeconfig, context) as (client, _):
         driver, programs = _driver(options, clock)
         host = _host(options)
         satellites = node_satellites(options)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tessera.api.names import PAUSE_IMAGE, SYSTEM_NAMESPACE, USER_KEY
-from tessera.cli.base.connection import connect, report_errors, server_options
+from tessera.cli.base.connection import connect_transport, report_errors, server_options
 from tessera.cli.base.controller_options import (
     Site,
     build_options,
@@ -282,5 +282,5 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     from tessera.clock import SystemClock
     from tessera.controller.main import run
 
-    async with connect("tessera-controller", kubeconfig, context) as client:
+    async with connect_transport("tessera-controller", kubeconfig, context) as (client, _):
         await run(options, client, SystemClock())

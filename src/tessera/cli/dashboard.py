@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
+from tessera.cli.base.connection import CommandError, cluster_options, connect, connect_transport, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.page_options import (
     origin_option,
@@ -183,7 +183,7 @@ async def _run_in_cluster(options: Any, kubeconfig: Path | None, context: str | 
     from tessera.clock import SystemClock
     from tessera.dashboard.in_cluster import PageReplica
 
-    async with connect("tessera-dashboard", kubeconfig, context) as client:
+    async with connect_transport("tessera-dashboard", kubeconfig, context) as (client, _):
         await PageReplica(options, client, SystemClock(), random.Random()).run()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.cli.base.connection import connect, report_errors, server_options
+from tessera.cli.base.connection import connect_transport, report_errors, server_options
 from tessera.cli.base.controller_options import check_key
 from tessera.cli.base.inputs import claim_driver_option
 from tessera.cli.base.process import address_option, log_option, run_process, start_log
@@ -118,5 +118,5 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     from tessera.clock import SystemClock
     from tessera.webhook.main import run
 
-    async with connect("tessera-webhook", kubeconfig, context) as client:
+    async with connect_transport("tessera-webhook", kubeconfig, context) as (client, _):
         await run(options, client, SystemClock())

@@ -12,6 +12,7 @@ import pytest
 from tests.kube.certificates import Authority, Certificate
 from tests.kube.conftest import ImpatientClock, ScriptedServer
 
+from tessera.cli.base.connection import connect_transport
 from tessera.cli.base.one_shot import OneShotTransport
 from tessera.kube.client.requests import Request
 from tessera.kube.transport.cluster_config import ClusterConfig, tls_context
@@ -19,6 +20,8 @@ from tessera.kube.transport.credentials import Credential, StaticCredentials, To
 from tessera.kube.transport.http import HttpTransport
 
 GET = Request(method="GET", path="/api/v1/nodes", query=[("labelSelector", "a in (b,c)&x=1"), ("limit", "5")])
+#: More requests than the controller has in flight: 64 of pods, and those of nodes.
+PROCESS_REQUESTS = 100
 
 
 Kind = type[HttpTransport] | type[OneShotTransport]
@@ -332,6 +335,30 @@ async def test_answers_that_do_not_come_delay_no_other_request() -> None:
         each.cancel()
     await asyncio.gather(*hanging, return_exceptions=True)
     await stop()
+
+
+async def test_no_request_of_a_process_that_runs_on_waits_for_the_answer_of_another(tmp_path: Path) -> None:
+    asked, all_asked = [0], asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked[0] += 1
+        if asked[0] == PROCESS_REQUESTS:
+            all_asked.set()
+        await all_asked.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok")
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    config = tmp_path / "config"
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    whole = {"clusters": [cluster], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
+    config.write_bytes(msgspec.json.encode(whole))
+    async with connect_transport("t", config) as (_, transport):
+        found = await asyncio.gather(*(transport.request(GET) for _ in range(PROCESS_REQUESTS)))
+    assert [each.body for each in found] == [b"ok"] * PROCESS_REQUESTS
+    listener.close()
 
 
 async def test_where_nobody_listens_all_requests_fail_at_once(server: ScriptedServer) -> None:

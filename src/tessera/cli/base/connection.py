@@ -77,7 +77,7 @@ def own_namespace(given: str | None, kubeconfig: Path | None = None, context: st
 async def connect(
     component: str, kubeconfig: Path | None = None, context: str | None = None
 ) -> AsyncIterator["Client"]:
-    """A client for the cluster of :func:`cluster_config`; ``component`` is its field manager."""
+    """A client of a command for the cluster of :func:`cluster_config`; ``component`` is its field manager."""
     from tessera.cli.base.one_shot import OneShotTransport
     from tessera.kube.client.client import Client
 
@@ -93,7 +93,11 @@ async def connect(
 async def connect_transport(
     component: str, kubeconfig: Path | None = None, context: str | None = None
 ) -> AsyncIterator[tuple["Client", "HttpTransport"]]:
-    """As :func:`connect`, with the client's transport, which ``exec`` needs."""
+    """As :func:`connect`, for processes that run on, and with the client's transport, which ``exec`` needs.
+
+    A command's requests share few connections and wait for them. A process keeps its connections, and its requests wait
+    for none: pods wait for their answers, and so may the Lease.
+    """
     from tessera.kube.client.client import Client
     from tessera.kube.transport.http import HttpTransport
 
