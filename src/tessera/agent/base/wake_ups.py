@@ -54,7 +54,7 @@ class Fact(Flag):
     LAYOUT = auto()
     #: Slices on demand: promises, instances, and the cards that are cut.
     SLICES = auto()
-    #: The resources that are served on demand.
+    #: The resources that are served on demand, and the cards behind them: which they are, and if they answer.
     SLICE_RESOURCES = auto()
     #: The MPS daemons.
     MPS = auto()

@@ -138,11 +138,17 @@ class GpuSliceExecutor:
             instances = await self._inventory.read_instances(self._card.info.uuid)
         except NvmlError as error:
             _log.warning("card %s cannot be read, next attempt in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
-            self._machine.handle(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
+            self._take_in(GpuUnreachable(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
         else:
             observed = tuple(observe_instance(self._card.uuid, instance) for instance in instances)
-            self._machine.handle(GpuRead(self._card.uuid, self._card.starts(), observed))
-        self._changes.notify(Fact.SLICES)
+            self._take_in(GpuRead(self._card.uuid, self._card.starts(), observed))
+
+    def _take_in(self, reading: GpuRead | GpuUnreachable) -> None:
+        """Passes a reading to the machine; the lists of devices change only if the card's answers begin or end."""
+        before = self._machine.table.is_unreachable(self._card.uuid)
+        self._machine.handle(reading)
+        lists = Fact.SLICE_RESOURCES if self._machine.table.is_unreachable(self._card.uuid) != before else Fact(0)
+        self._changes.notify(Fact.SLICES | lists)
 
     async def _rest(self, rest: WaitUntil, count: int) -> None:
         if rest.until is None:
@@ -389,15 +395,14 @@ class WholeCardExecutor(GpuSliceExecutor):
         try:
             await self._hardware.processes(self._card.info.uuid)
         except NvmlError:
-            self._machine.handle(GpuUnreachable(uuid, self._clock.monotonic() + LOST_RECHECK))
+            self._take_in(GpuUnreachable(uuid, self._clock.monotonic() + LOST_RECHECK))
         else:
             size = self._card.geometry.profiles[0].size
             made = tuple(
                 ObservedInstance(gi_id=WHOLE - each.start, position=each, size=size, computes=((WHOLE, uuid),))
                 for each in sorted(self._given)
             )
-            self._machine.handle(GpuRead(uuid, self._card.starts(), made))
-        self._changes.notify(Fact.SLICES)
+            self._take_in(GpuRead(uuid, self._card.starts(), made))
 
     async def _do(self, call: GpuCall) -> None:
         given = self._given if self._given is not None else set()

@@ -62,7 +62,7 @@ RESET_RECHECK = 60.0
 #: What decides about the cards, the plugins, and the API objects of the node.
 _INPUTS = Fact.DEVICE_API | Fact.OWNERS | Fact.CARDS | Fact.SLICES | Fact.NODE_STATUS
 #: What decides about the devices that kubelet has listed.
-_LISTED = Fact.DEVICE_API | Fact.OWNERS | Fact.SLICES | Fact.HEALTH
+_LISTED = Fact.DEVICE_API | Fact.OWNERS | Fact.SLICE_RESOURCES | Fact.HEALTH
 
 
 class _OwnedCards:
@@ -357,7 +357,7 @@ class SliceManager:
                 task = group.create_task(executor.run(), name=f"card {card.uuid}")
                 self._executors[card.uuid] = (executor, task)
         shared = any(card.shares is not None for card in inventory.gpus)
-        self._changes.notify(Fact.SLICES | Fact.OFFER if shared else Fact.SLICES)
+        self._changes.notify(Fact.SLICES | Fact.SLICE_RESOURCES | (Fact.OFFER if shared else Fact(0)))
 
     def _make_executor(self, card: SliceableGpu) -> GpuSliceExecutor:
         kind = WholeCardExecutor if card.is_whole else GpuSliceExecutor
