@@ -314,10 +314,9 @@ class WorkloadRecorder:
         self._woken = asyncio.Event()
 
     def add(self, record: WorkloadRecord) -> None:
-        """Adds the record of a pod that started, unless the history holds it."""
-        if self._store.history.workloads.get(record.uid) is None:
-            self._waiting.append(record)
-            self._woken.set()
+        """Adds the record of a pod that started; the tracker has it once."""
+        self._waiting.append(record)
+        self._woken.set()
 
     async def run(self) -> None:
         """Stores added records until cancelled."""

@@ -102,6 +102,7 @@ class Provisioning:
         await self._nodes.wait_synced()
         await self._pods.wait_synced()
         await self._store.load()
+        self.tracker.skip_workloads(each.uid for each in self._store.history.workloads.values())
         startup = self._startup_controller()
         scale_ups = Informer(
             self._runtime.client,

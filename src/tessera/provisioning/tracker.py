@@ -12,7 +12,7 @@ Rules:
 4. A record continues from the state in the node's annotation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -70,10 +70,14 @@ class Tracker:
         self._scaled_up: dict[str, float] = {}
         #: When a pod was first unschedulable, by uid; kept after it was bound.
         self._unschedulable: dict[str, float] = {}
-        #: Uids of pods whose start was handled. A subset of ``_pods``.
+        #: Uids of pods whose start was handled, here or by an earlier process.
         self._saved_workloads: set[str] = set()
         #: Outputs since the last :meth:`pop_saves`.
         self._saves: list[SaveRecord | SaveWorkload] = []
+
+    def skip_workloads(self, uids: Iterable[str]) -> None:
+        """Notes that the records of these pods are saved already."""
+        self._saved_workloads.update(uids)
 
     def pop_saves(self) -> list[SaveRecord | SaveWorkload]:
         """The records to save since the last call."""

@@ -221,7 +221,7 @@ def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttrib
     slices = profile.compute_slices
     even = card.gpu_model.compute_capability < (9, 0)  # 14 SMs to each slice of A100 and A30
     return MigAttributes(
-        memory_mib=profile_memory_mib(card, profile),
+        memory_mib=card.instance_memory_mib(profile),
         multiprocessors=row.multiprocessors * ci_slices // slices if even or ci_slices == slices else 0,
         gi_slices=slices,
         ci_slices=ci_slices,
@@ -231,11 +231,6 @@ def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttrib
         jpeg_engines=row.jpeg_engines,
         ofa_engines=row.ofa_engines,
     )
-
-
-def profile_memory_mib(card: SimCard, profile: Profile) -> int:
-    """Returns the memory of a GPU instance of ``profile`` in MiB; if it is unpublished, its part of the card's."""
-    return profile.memory_mib or card.gpu_model.memory_mib * profile.size // card.geometry.slots
 
 
 def _row(card: SimCard, profile: Profile) -> _Row:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.mig.geometry import Geometry, GpuModel, Placement
+from tessera.mig.geometry import Geometry, GpuModel, Placement, Profile
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.errors import XID_OFF_THE_BUS, InUse, NvmlNotFound
 from tessera.nvml.interface import CardAttributes, ComputeMode, GpuEventKind, GpuUuid, MigUuid, NvLink
@@ -201,6 +201,10 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     def geometry(self) -> Geometry:
         """Returns the card's MIG geometry."""
         return self.gpu_model.geometry
+
+    def instance_memory_mib(self, profile: Profile) -> int:
+        """Returns the memory of a GPU instance of ``profile`` in MiB; if it is unpublished, its part of the card's."""
+        return profile.memory_mib or self.gpu_model.memory_mib * profile.size // self.geometry.slots
 
     @property
     def needs_reset(self) -> bool:

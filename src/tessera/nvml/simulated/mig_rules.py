@@ -28,7 +28,7 @@ from tessera.nvml.interface import (
     MigAttributes,
     MigModeResult,
 )
-from tessera.nvml.simulated.boards import mig_attributes, profile_memory_mib
+from tessera.nvml.simulated.boards import mig_attributes
 from tessera.nvml.simulated.machine_state import (
     MachineState,
     SimCard,
@@ -79,7 +79,7 @@ def list_profiles(card: SimCard) -> list[GiProfileInfo]:
             size=profile.size,
             starts=profile.starts,
             max_count=profile.max_count,
-            memory_mib=profile_memory_mib(card, profile),
+            memory_mib=card.instance_memory_mib(profile),
             multiprocessors=engines[profile.name].multiprocessors,
             copy_engines=engines[profile.name].copy_engines,
             decoders=engines[profile.name].decoders,
@@ -334,7 +334,7 @@ def read_memory(device: SimDevice) -> DeviceMemory:
 def _memory_bytes(card: SimCard, instance: SimGpuInstance | None) -> int:
     if instance is None:
         return card.memory_mib * _MIB
-    return profile_memory_mib(card, card.geometry.profile(instance.profile)) * _MIB
+    return card.instance_memory_mib(card.geometry.profile(instance.profile)) * _MIB
 
 
 def _allocate(card: SimCard, process: SimProcess, memory_bytes: int) -> None:
