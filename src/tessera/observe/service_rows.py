@@ -17,8 +17,18 @@ from tessera.api.nodes.usage import LeaseUsage
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, whole_minute
 from tessera.observe.usage_rows import WASTED_STATES, largest_first
 from tessera.reasons.reason import OldPods, UpdateStep
-from tessera.signals.load import sum_power
-from tessera.signals.page import JOULES, KV_CACHE, REQUESTS, ROOM, RUNNING, TTFT_P90, WAITING, Service, SignalsPage
+from tessera.signals.page import (
+    JOULES,
+    KV_CACHE,
+    REQUESTS,
+    ROOM,
+    RUNNING,
+    TTFT_P90,
+    WAITING,
+    Service,
+    SignalsPage,
+    sum_power,
+)
 from tessera.visibility import NodeName, OwnedText, Public
 
 #: The kind of a finding about the card itself.

@@ -49,8 +49,7 @@ from tessera.kube.resources import (
     Resource,
 )
 from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
-from tessera.signals.load import ReadyTimes, image_of, sum_load, sum_power
-from tessera.signals.page import SIGNALS, SIGNALS_PATH, SignalsPage
+from tessera.signals.page import SIGNALS, SIGNALS_PATH, ReadyTimes, SignalsPage, image_of, sum_load, sum_power
 from tessera.signals.services import ServiceKey, ServiceTable, first_of_each, quota_room
 
 #: Seconds between two rounds: a HorizontalPodAutoscaler asks as often.

@@ -8,8 +8,8 @@ import pytest
 from tessera.api.nodes.usage import Bucket, ServiceUsage
 from tessera.clock import rfc3339
 from tessera.kube.resources import Pod
-from tessera.signals.load import IMAGES, ReadyTimes, image_of, quantile, sum_load
 from tessera.signals.page import (
+    IMAGES,
     JOULES,
     KV_CACHE,
     LOAD,
@@ -18,8 +18,12 @@ from tessera.signals.page import (
     TTFT_P50,
     TTFT_P90,
     WAITING,
+    ReadyTimes,
     Service,
     SignalsPage,
+    image_of,
+    quantile,
+    sum_load,
 )
 
 
