@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tessera.agent.base.node_files import MarkerFiles
 from tessera.agent.base.settings import AgentOptions
-from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.agent.lifecycle import run_lifecycle
 from tessera.agent.simulated import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.node_marks import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY
 from tessera.cli.agent import node_satellites

@@ -19,9 +19,9 @@ from tests.support.scenes import marked_scene, repeated_scene_player, scene_play
 from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.settings import AgentOptions
-from tessera.agent.main.run import run_components
-from tessera.agent.main.wiring import Components
+from tessera.agent.run import run_components
 from tessera.agent.simulated import SimulatedPrograms
+from tessera.agent.wiring import Components
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.cli.agent import node_satellites
 from tessera.clock import Clock, LoopClock, rfc3339

@@ -14,7 +14,9 @@ UNCONCERNED = {
     "pod": [
         "config",
         "health",
-        "main",
+        "lifecycle",
+        "run",
+        "wiring",
         "mig_config",
         "monitoring",
         "mps",

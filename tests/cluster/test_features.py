@@ -51,7 +51,7 @@ for arguments, packages in cases:
     found.append([type(each).__name__ for each in parse_options(arguments, {"POD_NAME": "p"}).satellites])
 print(json.dumps(found))
 """
-PROCESSES = ["tessera.controller.main", "tessera.agent.main.lifecycle", "tessera.webhook.main"]
+PROCESSES = ["tessera.controller.main", "tessera.agent.lifecycle", "tessera.webhook.main"]
 
 
 def packages(feature: Feature) -> list[str]:

@@ -53,7 +53,7 @@ def test_how_it_works_lists_the_layers_in_the_order_of_the_contract() -> None:
 
 def test_how_it_works_names_every_folder_of_the_agent() -> None:
     text = HOW_IT_WORKS.read_text(encoding="utf-8")
-    folders = {each.parent.name for each in (ROOT / "src/tessera/agent").glob("*/__init__.py")} - {"base", "main"}
+    folders = {each.parent.name for each in (ROOT / "src/tessera/agent").glob("*/__init__.py")} - {"base"}
     assert {name for name in folders if f"`{name}`" not in text and f"`{name}/`" not in text} == set()
 
 

@@ -23,7 +23,7 @@ from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.gpu_inventory import read_gpu_inventory, sharing_gpus
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus
-from tessera.agent.main.satellites import MemoryInputs
+from tessera.agent.satellites import MemoryInputs
 from tessera.api.names import PodUid
 from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.devices import Advertisement

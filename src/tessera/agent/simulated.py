@@ -312,7 +312,7 @@ class SimulatedPreflight:
 
 
 class SimulatedPrograms:
-    """See :class:`tessera.agent.main.satellites.NodePrograms`.
+    """See :class:`tessera.agent.satellites.NodePrograms`.
 
     Args:
         machine: the simulated machine.

@@ -275,7 +275,7 @@ def _with_variables(arguments: Sequence[str], environment: Mapping[str, str]) ->
 
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
-    from tessera.agent.main.lifecycle import run_lifecycle
+    from tessera.agent.lifecycle import run_lifecycle
     from tessera.api.nodes.node_marks import CARDS_MANAGER
     from tessera.clock import SystemClock
     from tessera.kubelet.grpc import GrpcKubelet
@@ -311,7 +311,7 @@ def _claim_server(options: Any) -> Any:
 
 def node_satellites(options: Any) -> Any:
     """The satellites of an agent with these options. Their modules are imported only here."""
-    from tessera.agent.main.satellites import NodeSatellites
+    from tessera.agent.satellites import NodeSatellites
     from tessera.memory_limits.monitor import watch_memory
     from tessera.signals.service_pages import read_loads
 

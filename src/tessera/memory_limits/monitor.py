@@ -46,7 +46,7 @@ from tessera.agent.base.settings import EnforcementMode
 from tessera.agent.base.wake_ups import Fact
 from tessera.agent.inventory.device_state import DeviceUser
 from tessera.agent.inventory.sliceable_gpus import SliceableGpus, SlicePosition
-from tessera.agent.main.satellites import MemoryInputs, MemoryWatch
+from tessera.agent.satellites import MemoryInputs, MemoryWatch
 from tessera.api.names import MEMORY_ENFORCEMENT_ANNOTATION, MEMORY_LIMIT_ANNOTATION, PodUid
 from tessera.api.sharing.devices import SHARING_RULES, AdvertisedDevice, AdvertisedResource, Advertisement
 from tessera.kube.eviction import Evictor

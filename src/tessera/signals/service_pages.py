@@ -26,7 +26,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tessera.agent.base.runtime import AgentRuntime
-from tessera.agent.main.satellites import LoadReader
+from tessera.agent.satellites import LoadReader
 from tessera.api.names import SCRAPE_ANNOTATION
 from tessera.api.nodes.usage import Bucket, ServiceUsage
 from tessera.clock import Clock

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.agent.base.settings import AgentOptions
-from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.agent.lifecycle import run_lifecycle
 from tessera.agent.simulated import SimulatedDriver, SimulatedPrograms
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.cli.agent import node_satellites

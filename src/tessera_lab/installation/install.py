@@ -21,7 +21,7 @@ from tessera.agent.base.host import RunOnHost
 from tessera.agent.base.settings import AgentOptions
 from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.driver.hardware import DriverBackend, DriverHome
-from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.agent.lifecycle import run_lifecycle
 from tessera.agent.simulated import SimulatedDriver, SimulatedPrograms
 from tessera.api.names import CLAIM_PLACEMENTS
 from tessera.claims.agent.claim_server import serve_claims

@@ -14,7 +14,7 @@ from tests.support.scenes import marked_scene, repeated_scene_player, scene_play
 from tessera.agent.base.node_files import MarkerFiles
 from tessera.agent.base.settings import ValidationMode
 from tessera.agent.driver.hardware import DriverHome
-from tessera.agent.main.lifecycle import run_lifecycle
+from tessera.agent.lifecycle import run_lifecycle
 from tessera.agent.simulated import SimulatedDriver, SimulatedPrograms
 from tessera.api.nodes.node_marks import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.nodes.node_marks import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY

@@ -13,9 +13,9 @@ from tests.support.searching import SEARCHING
 
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.base.settings import ConfigMapName
-from tessera.agent.main.run import run_components
-from tessera.agent.main.wiring import Components
+from tessera.agent.run import run_components
 from tessera.agent.simulated import SimulatedPrograms
+from tessera.agent.wiring import Components
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.usage import NodeUsage
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES

@@ -12,8 +12,8 @@ from tests.support.nvml_metering import MeteringLibrary
 from tests.support.searching import SEARCHING
 
 from tessera.agent.base.runtime import AgentEnvironment
-from tessera.agent.main.run import run_components
-from tessera.agent.main.wiring import Components
+from tessera.agent.run import run_components
+from tessera.agent.wiring import Components
 from tessera.nvml.real.real_nvml import RealNvml
 from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

@@ -11,9 +11,9 @@ from tests.agent.monitoring.conftest import Rows
 
 from tessera.agent.base.runtime import AgentEnvironment
 from tessera.agent.inventory.device_state import DeviceScope
-from tessera.agent.main.run import run_components
-from tessera.agent.main.wiring import Components
+from tessera.agent.run import run_components
 from tessera.agent.simulated import SimulatedPrograms
+from tessera.agent.wiring import Components
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.agent import node_satellites
 from tessera.nvml.errors import NoPermission, NotSupported, NvmlError, UnknownNvmlError

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from tests.agent.conftest import NAMESPACE, NODE, MortalNvml, Place, Scene, run
-from tests.agent.main.test_killed_anywhere import succeed_the_dead
+from tests.agent.test_killed_anywhere import succeed_the_dead
 
 from tessera.agent.base.settings import ConfigMapName
 from tessera.api.instaslice import INSTASLICES

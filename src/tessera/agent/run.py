@@ -1,4 +1,4 @@
-"""Runs one node's agent in its turn, while its driver is there; :mod:`tessera.agent.main.lifecycle` starts and ends it.
+"""Runs one node's agent in its turn, while its driver is there; :mod:`tessera.agent.lifecycle` starts and ends it.
 
 Start: mirror the node, its pods and its Instaslice object; read the desired configuration; read the cards. Only then
 decide which side owns each card, and only then act. From there all parts work side by side and wake each other through
@@ -33,7 +33,7 @@ from tessera.agent.base.wake_ups import Fact
 from tessera.agent.health.executor import SUSPECT_PROBE_INTERVAL
 from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.inventory.gpu_inventory import CardOwner, owner_of
-from tessera.agent.main.wiring import Components
+from tessera.agent.wiring import Components
 from tessera.clock import Clock
 from tessera.nvml.errors import NotSupported, NvmlError
 

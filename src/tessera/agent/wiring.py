@@ -1,6 +1,6 @@
 """Makes the components of one node's agent and joins them.
 
-Only this module decides which component uses which other one. :mod:`tessera.agent.main.run` decides the order in which
+Only this module decides which component uses which other one. :mod:`tessera.agent.run` decides the order in which
 they start.
 
 Its :class:`AgentCards` are the node's cards for all parts: it has them read again, remembers those of this boot, and
@@ -33,15 +33,6 @@ from tessera.agent.health.repairs import CardPreflights, PreflightRunner, Repair
 from tessera.agent.inventory.card_topology import TopologyReader
 from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import CardOwnership, GpuInventory, InventoryReader, StaticGpus
-from tessera.agent.main.satellites import (
-    CORE_ALONE,
-    LoadReader,
-    MachinePrograms,
-    MemoryInputs,
-    MemoryWatch,
-    NodePrograms,
-    NodeSatellites,
-)
 from tessera.agent.mig_config.card_reconciler import RebootRequests
 from tessera.agent.mig_config.executor import DeviceDrainer, LayoutJournal, MigExecutor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
@@ -51,6 +42,15 @@ from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine, read_vgpu
 from tessera.agent.node_status.node_facts import MachineFacts, NodeReport
 from tessera.agent.node_status.publisher import NodeStatusPublisher
+from tessera.agent.satellites import (
+    CORE_ALONE,
+    LoadReader,
+    MachinePrograms,
+    MemoryInputs,
+    MemoryWatch,
+    NodePrograms,
+    NodeSatellites,
+)
 from tessera.agent.sharing.allocate_response import AllocateOptions, DeviceNodes
 from tessera.agent.sharing.device_plugin import CdiFile, CdiPublisher
 from tessera.agent.sharing.occupancy import DeviceOccupancy

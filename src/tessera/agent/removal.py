@@ -7,7 +7,7 @@ of the pod of MPS daemons stays.
 
 ``tessera uninstall`` asks for it by an annotation of the Node. :class:`CardRelease` takes Tessera off the cards.
 
-Kubelet's lists of devices are empty before (:mod:`tessera.agent.main.lifecycle`), so no pod gets a device any more.
+Kubelet's lists of devices are empty before (:mod:`tessera.agent.lifecycle`), so no pod gets a device any more.
 Then:
 
 1. ResourceClaims are given back when their pods end: kubelet asks this agent, and keeps the pods until it has answered.
@@ -40,12 +40,12 @@ from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.driver.gate import DriverGate, ReadyConditionWriter
 from tessera.agent.inventory.device_state import DeviceUser, match_device_users
 from tessera.agent.inventory.sliceable_gpus import parse_device_id
-from tessera.agent.main.run import NodeTurn
-from tessera.agent.main.wiring import Components
 from tessera.agent.mig_config.executor import LayoutJournal
 from tessera.agent.mps.state import ControlFailed
+from tessera.agent.run import NodeTurn
 from tessera.agent.slices.events import SliceJournal
 from tessera.agent.slices.slice_table import SliceJournalFile
+from tessera.agent.wiring import Components
 from tessera.api.names import CDI_KIND, MPS_HOST_LABEL, PodUid
 from tessera.api.nodes.node_marks import (
     REMOVAL_ANNOTATION,

@@ -1,13 +1,13 @@
 """Runs one node's agent from its start to its end, over drivers that come late, go, and are replaced by others.
 
-While a driver is there, :mod:`tessera.agent.main.run` runs an agent. From one driver to the next everything is made
+While a driver is there, :mod:`tessera.agent.run` runs an agent. From one driver to the next everything is made
 anew from hardware, files and the API server, as after a restart of the process. The differences from a restart:
 
 1. first, the lists that kubelet has become empty, so that the node's capacity is right at once;
 2. MPS daemons end with the driver, whatever their clients compute, since they would keep it in use;
 3. NVML is closed before the Node shows that the driver is released (:mod:`tessera.agent.driver.gate`).
 
-When an annotation of the Node asks Tessera to leave it, the agent does so (:mod:`tessera.agent.main.removal`), and does
+When an annotation of the Node asks Tessera to leave it, the agent does so (:mod:`tessera.agent.removal`), and does
 not begin again while the annotation is there.
 
 ``/healthz`` is served all the time: a late driver is no reason to restart the process.
@@ -16,7 +16,7 @@ An agent that ends because a label keeps Tessera off the node takes its devices 
 pods arrive that are on their way: kubelet would fail them for good.
 
 Another agent of the node, of a version before, may still run. Then this one waits for its turn
-(:mod:`tessera.agent.main.run`), and counts as ready meanwhile: an update removes the other one only then.
+(:mod:`tessera.agent.run`), and counts as ready meanwhile: an update removes the other one only then.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.driver.gate import DriverGate, OpenDriver, ReadyConditionWriter
 from tessera.agent.driver.hardware import DriverBackend, DriverHome, WaitReason
 from tessera.agent.driver.kubelet_gate import GatedKubelet
-from tessera.agent.main.removal import AnswerWriter, NodeRemoval
-from tessera.agent.main.run import HANDOVER_TIMEOUT, NodeTurn, run_components
-from tessera.agent.main.satellites import CORE_ALONE, NodePrograms, NodeSatellites
-from tessera.agent.main.wiring import Components
 from tessera.agent.mps.state import ControlFailed
+from tessera.agent.removal import AnswerWriter, NodeRemoval
+from tessera.agent.run import HANDOVER_TIMEOUT, NodeTurn, run_components
+from tessera.agent.satellites import CORE_ALONE, NodePrograms, NodeSatellites
+from tessera.agent.wiring import Components
 from tessera.api.nodes.node_cards import keep_off_label
 from tessera.api.nodes.node_marks import REMOVAL_ANNOTATION
 from tessera.api.nodes.usage import USAGE_PATH, NodeUsage

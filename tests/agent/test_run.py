@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.main.run import HANDOVER_TIMEOUT, LOCK, LOCK_RECHECK, NodeTurn
+from tessera.agent.run import HANDOVER_TIMEOUT, LOCK, LOCK_RECHECK, NodeTurn
 from tessera.clock import LoopClock, SystemClock
 from tessera_lab.simulation.virtual_time import run_virtual
 
@@ -17,7 +17,7 @@ from tessera_lab.simulation.virtual_time import run_virtual
 _HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from tessera.agent.main.run import NodeTurn
+from tessera.agent.run import NodeTurn
 from tessera.clock import LoopClock, SystemClock
 
 async def main():

@@ -1,1 +1,0 @@
-"""Joins the rooms of the agent: wiring, life cycle over drivers, metrics."""
