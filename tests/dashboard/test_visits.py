@@ -13,7 +13,7 @@ from tests.dashboard.guarded import Guarded
 from tests.dashboard.test_server import event, explain
 
 from tessera.access.reviewer import Reviewer
-from tessera.dashboard import feed_stream
+from tessera.dashboard import feed as feed_module
 from tessera.dashboard.documents import CardDocument, LeaseDocument, SummaryDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.origins import PageNames
@@ -266,7 +266,7 @@ async def test_who_has_most_feeds_open_gives_one_up_to_another(monkeypatch: pyte
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_stream, "PAGE_WRITE_TIME", 200)
+    monkeypatch.setattr(feed_module, "PAGE_WRITE_TIME", 200)
     request = b"GET /feed HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer token-ann\r\n\r\n"
     async with visits(cards=20_000) as page:
         with socket.socket() as sock:

@@ -36,7 +36,7 @@ MADE_OF = {
     "tessera-controller": (
         *("controller", "claims/controller", "forecast/queue", "handover", "scale_up", "signals"),
         *(f"kueue/{room}.py" for room in ("satellite", "check_decisions", "queued_workload")),
-        *(f"driver/{room}" for room in ("executor.py", "policies.py", "run.py", "next_kernels.py")),
+        *(f"driver/{room}" for room in ("executor.py", "policies.py", "satellite.py", "next_kernels.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "registry/credentials.py")),
         *(f"provisioning/{room}" for room in ("satellite.py", "recording.py", "startup_taints.py")),
         *("usage/satellite.py", "access/page_reader.py", "access/reviewer.py"),

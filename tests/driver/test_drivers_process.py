@@ -17,7 +17,7 @@ from tessera.driver.images import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.driver.next_kernels import CoverageMetrics
 from tessera.driver.node_status import read_status
 from tessera.driver.rollout.rollout import RolloutMetrics
-from tessera.driver.run import DriverOptions, Drivers
+from tessera.driver.satellite import DriverOptions, Drivers
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.kube.client.client import Client
 from tessera.kube.client.requests import Transport

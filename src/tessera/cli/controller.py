@@ -214,8 +214,7 @@ def _satellite(name: str, site: Site, given: Mapping[str, Any]) -> Any:
             )
         case "drivers":
             from tessera.driver.registry.client import RegistryOptions
-            from tessera.driver.run import DriverOptions
-            from tessera.driver.satellite import DriverSatellite
+            from tessera.driver.satellite import DriverOptions, DriverSatellite
 
             return DriverSatellite(
                 options=DriverOptions(

@@ -28,8 +28,7 @@ import msgspec
 from aiohttp import web
 
 from tessera.dashboard.explainer import OF_NODES, PodEvent
-from tessera.dashboard.feed import FeedGroup, TooManyViewsError
-from tessera.dashboard.feed_stream import RECHECK, FeedStream
+from tessera.dashboard.feed import RECHECK, FeedGroup, FeedStream, TooManyViewsError
 from tessera.dashboard.origins import LOOPBACK, PageNames, Provider
 from tessera.dashboard.past import RANGES, PastError, PastReader, Subject
 from tessera.dashboard.visitors import Gate, LoginNeededError, NotNowError, OwnRights, Visitor

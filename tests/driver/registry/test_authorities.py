@@ -16,7 +16,7 @@ from tessera.driver.images import ImageKind, ImageQuery, Outcome
 from tessera.driver.limits import REGISTRY_AUTHORITIES
 from tessera.driver.registry.client import RegistryOptions
 from tessera.driver.registry.credentials import AuthoritiesError, read_authorities
-from tessera.driver.satellite import open_image_resolver
+from tessera.driver.registry.resolver import open_image_resolver
 from tessera.gpu_operator.driver_policy import ImageSource
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -22,19 +22,32 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tessera.api.image_reference import Reference, ReferenceFormatError, parse
 from tessera.clock import Clock
-from tessera.driver.images import Candidate, ImageQuery, Outcome, Resolution, SourceError, TriedReference, candidates
+from tessera.driver.images import (
+    Candidate,
+    ImageQuery,
+    Outcome,
+    Resolution,
+    Resolver,
+    SourceError,
+    TriedReference,
+    candidates,
+)
 from tessera.driver.limits import DRIVER_MEMORY
-from tessera.driver.registry.client import RegistryClient, RegistryImage
-from tessera.driver.registry.credentials import CredentialsError, Keyring
-from tessera.driver.registry.wire import RegistryError, RegistryUnreachable
+from tessera.driver.registry.client import RegistryClient, RegistryImage, RegistryOptions
+from tessera.driver.registry.credentials import CredentialsError, Keyring, PullSecrets, read_authorities
+from tessera.driver.registry.wire import RegistryError, RegistryHttp, RegistryUnreachable, Trust
 from tessera.kube.client.client import Client
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.retries import Backoff
+
+if TYPE_CHECKING:
+    from tessera.controller.satellite import Process
 
 #: References in the cache, one for each pool, strategy and mirror; the longest unused is forgotten, and asked again.
 _REFERENCES = 4_096
@@ -336,3 +349,25 @@ class PersistentResolver:
         newest = sorted(self._resolver.cached_images(), key=lambda each: each.checked, reverse=True)[:_STORED]
         kept = sorted(newest, key=lambda each: (each.reference, each.architecture))
         return {KEY: msgspec.json.encode(kept).decode()}
+
+
+def open_image_resolver(options: RegistryOptions, namespace: str, process: "Process") -> Resolver:
+    """Returns a resolver that lasts as long as the process. It connects to a registry only at the first look-up.
+
+    Raises:
+        AuthoritiesError: the file of authorities cannot be read, or has none.
+    """
+    client, clock, rng = process.client, process.clock, process.rng
+    authorities = read_authorities(options.ca) if options.ca is not None else ""
+    registry = RegistryClient(RegistryHttp(Trust(authorities=authorities, plain=options.plain_http)), clock)
+    resolver = RegistryResolver(clock, client=registry, secrets=PullSecrets(client, namespace), rng=rng)
+    memory = PersistentResolver(resolver, client, clock, namespace=namespace, rng=rng)
+    writing = asyncio.create_task(memory.run(), name="image memory")
+
+    async def close() -> None:
+        writing.cancel()
+        await asyncio.wait([writing])
+        await resolver.close()
+
+    process.at_end.push_async_callback(close)
+    return memory
