@@ -13,6 +13,7 @@ PRODUCT = Path(tessera.__file__).parent
 UNCONCERNED = {
     "pod": [
         "config",
+        "driver",
         "health",
         "lifecycle",
         "run",

@@ -339,5 +339,5 @@ class _SettingsReader:
         return folder or None
 
 
-def _env_path(name: str, component: str = "devicePlugin") -> str:
-    return f"{component}.env.{name}"
+def _env_path(name: str) -> str:
+    return f"devicePlugin.env.{name}"

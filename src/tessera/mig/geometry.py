@@ -27,6 +27,7 @@ from tessera.mig.names import (
     parse_profile_name,
     plain_profile,
     resource_spelling,
+    takes_media,
 )
 
 
@@ -115,7 +116,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def media(self) -> bool:
         """True if the profile takes the card's media engines, of which a card has one set; a device's has none."""
-        return "/" not in self.name and parse_profile_name(plain_profile(self.name)).media
+        return takes_media(self.name)
 
     @property
     def ci_profile_index(self) -> int:

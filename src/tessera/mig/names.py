@@ -107,6 +107,16 @@ def plain_profile(name: str) -> str:
     return name.partition(" ")[0]
 
 
+@lru_cache(maxsize=1024)
+def takes_media(profile: str) -> bool:
+    """True if a profile, or a claim's choice of its places, takes the card's media engines; no device does.
+
+    Raises:
+        ValueError: the text is no profile's name.
+    """
+    return not is_device_profile(profile) and parse_profile_name(plain_profile(profile)).media
+
+
 def nvml_spelling(name: str) -> str:
     """Returns a profile's name as NVML has it, from either spelling: ``1g.5gb+me`` for ``nvidia.com/mig-1g.5gb.me``."""
     return re.sub(r"(?<=gb)\.(?=me\b|gfx\b)", "+", name.removeprefix(RESOURCE_PREFIX))

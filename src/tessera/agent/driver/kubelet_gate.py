@@ -30,8 +30,6 @@ from tessera.kubelet.interfaces import (
     Kubelet,
     PluginError,
     PluginOptions,
-    PodResources,
-    PreferredRequest,
     PreparedDevice,
 )
 
@@ -54,6 +52,7 @@ class GatedKubelet:
 
     def __init__(self, kubelet: Kubelet, changes: ChangeNotifier, clock: Clock) -> None:
         self._kubelet = kubelet
+        self.pod_resources = kubelet.pod_resources
         self._changes = changes.about(Fact.LISTS)
         self._clock = clock
         self._served: list[_GatedPlugin] = []
@@ -88,10 +87,6 @@ class GatedKubelet:
                 task.cancel()
                 await asyncio.wait({task})
 
-    async def pod_resources(self) -> Sequence[PodResources]:
-        """See :meth:`.Kubelet.pod_resources`."""
-        return await self._kubelet.pod_resources()
-
     @property
     def is_accepted(self) -> bool:
         """True if kubelet has read a list of every plugin that is served."""
@@ -113,7 +108,7 @@ class GatedKubelet:
 
     async def close(self) -> None:
         """Empties all lists, also held ones; returns when kubelet has them, or after :data:`EMPTY_LISTS_TIMEOUT`."""
-        self._gate.closed.set()
+        self._shut()
         self._gate.empty.set()
         if await self._changes.wait_until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)
@@ -124,10 +119,15 @@ class GatedKubelet:
         Returns once no call for a claim changes anything on the node any more.
         """
         self._gate.holds = True
-        self._gate.closed.set()
+        self._shut()
         for call in self._gate.calls:
             call.cancel()
         await asyncio.gather(*self._gate.calls, return_exceptions=True)
+
+    def _shut(self) -> None:
+        self._gate.closed.set()
+        for served in self._served:
+            served.shut()
 
     async def end(self) -> None:
         """Ends the plugins that are served on."""
@@ -208,6 +208,18 @@ class _GatedPlugin:
         self._changes = changes
         self.count: int | None = None
         self.healthy = 0
+        # The plugin's own calls, until the gate is shut.
+        self.get_preferred_allocation = plugin.get_preferred_allocation
+        self.allocate = plugin.allocate
+        self.pre_start_container = plugin.pre_start_container
+        if gate.closed.is_set():
+            self.shut()
+
+    def shut(self) -> None:
+        """Refuses starts from now on, and allocations unless the gate holds."""
+        self.pre_start_container = self._refuse_start
+        if not self._gate.holds:
+            self.allocate = self._refuse_allocation
 
     @property
     def resource_name(self) -> str:
@@ -233,24 +245,13 @@ class _GatedPlugin:
         finally:
             self._set_count(None)
 
-    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
-        """See :meth:`.DevicePlugin.get_preferred_allocation`."""
-        return await self._plugin.get_preferred_allocation(requests)
+    async def _refuse_allocation(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:  # noqa: ARG002 - see DevicePlugin
+        raise PluginError(f"{self.resource_name}: no device is allocated while the node's driver is replaced")
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[ContainerAllocateResponse]:
-        """See :meth:`.DevicePlugin.allocate`; refused once the gate has made the lists empty."""
-        if self._gate.closed.is_set() and not self._gate.holds:
-            text = "no device is allocated while the node's driver is replaced"
-            raise PluginError(f"{self.resource_name}: {text}")
-        return await self._plugin.allocate(requests)
-
-    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
-        """See :meth:`.DevicePlugin.pre_start_container`; refused once the gate is closed."""
-        if self._gate.closed.is_set():
-            what = "agent" if self._gate.holds else "driver"
-            text = f"no container starts while the node's {what} is replaced; kubelet starts it again"
-            raise PluginError(f"{self.resource_name}: {text}")
-        await self._plugin.pre_start_container(device_ids)
+    async def _refuse_start(self, device_ids: Sequence[str]) -> None:  # noqa: ARG002 - see DevicePlugin
+        what = "agent" if self._gate.holds else "driver"
+        text = f"no container starts while the node's {what} is replaced; kubelet starts it again"
+        raise PluginError(f"{self.resource_name}: {text}")
 
     def _set_count(self, count: int | None, healthy: int = 0) -> None:
         # Kubelet asks for the next list once it has read this one.
