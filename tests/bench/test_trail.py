@@ -87,9 +87,7 @@ CONTROLLER_FILES = 26
 ELSEWHERE = {
     "label": [
         "agent/driver/gate",
-        "driver/planning",
-        "driver/policies",
-        "driver/rollout",
+        "driver",
         "provisioning/replacement",
         "provisioning/startup_deadline",
         "provisioning/startup_taints",
@@ -99,7 +97,7 @@ ELSEWHERE = {
     "node": [
         "controller/objects",
         "controller/slicing",
-        "driver/planning",
+        "driver",
         "memory_limits",
         "placement",
         "provisioning/replacement",

@@ -160,7 +160,7 @@ async def test_a_cluster_at_rest_is_not_written_to(lab: ServerWithNodes) -> None
     assert len([each for each in lab.server.audit if each.verb not in {"get", "list", "watch"}]) == before
 
 
-async def test_without_policy_and_driver_no_change_of_a_node_starts_a_planning_round(lab: ServerWithNodes) -> None:
+async def test_without_policy_and_driver_only_traces_of_a_driver_start_a_planning_round(lab: ServerWithNodes) -> None:
     lab.recorders = Recorders(keep=100)
     await lab.begin()
 
@@ -176,6 +176,9 @@ async def test_without_policy_and_driver_no_change_of_a_node_starts_a_planning_r
             await lab.admin.merge_patch(NODES, "a", {"metadata": {"labels": {"team": str(number)}}})
             await lab.clock.sleep(10)
         assert rounds() == before
+        await lab.admin.merge_patch(NODES, "a", {"metadata": {"annotations": {DRIVER_ANNOTATION: "{}"}}})
+        await lab.clock.sleep(60)
+        assert DRIVER_ANNOTATION not in (await lab.admin.get(NODES, "a")).metadata.annotations, "a trace is removed"
         await lab.ask()
         await lab.clock.sleep(60)
         assert await lab.told() == ALL
@@ -185,7 +188,7 @@ async def test_without_policy_and_driver_no_change_of_a_node_starts_a_planning_r
 
     async with asyncio.TaskGroup() as group:
         group.create_task(change())
-        await lab.live(300)
+        await lab.live(400)
 
 
 async def test_a_pod_that_came_before_the_first_policy_counts(lab: ServerWithNodes) -> None:

@@ -1,13 +1,15 @@
 """Caches of nodes, pods and DaemonSets for drivers; decides which of their changes start a planning round.
 
 Nodes send heartbeats, and thousands of pods come and go. A planning round begins only if a node's facts changed, if a
-pod concerns drivers, or if the pod's node is being upgraded. While there is nothing to do for drivers, pods are
-followed during a round only.
+pod concerns drivers, or if the pod's node is being upgraded. While there is nothing to do for drivers, nodes and pods
+are read during a round only, and a node on which a driver has left traces begins one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tessera.api.nodes.node_marks import TOOLKIT_APP
+import msgspec
+
+from tessera.api.nodes.node_marks import TOOLKIT_APP, has_driver_traces
 from tessera.driver.driver_sets import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
 from tessera.driver.node_facts import (
     DriverNodeFacts,
@@ -39,7 +41,6 @@ class ClusterCache:
 
     Attributes:
         facts: facts of nodes, by name.
-        idle: there is no policy, no driver of Tessera's, and nothing to do; only a node with traces starts a round.
     """
 
     def __init__(
@@ -52,14 +53,16 @@ class ClusterCache:
         pods_changed: Callable[[NodePods], None],
     ) -> None:
         self.facts: dict[str, DriverNodeFacts] = {}
-        self.idle = False
         self._nodes = nodes
         self._pods = pods
         self._sets = sets
         self._changed = changed
         self._pods_changed = pods_changed
-        #: Ends the following of pods; None while they are not followed.
-        self._leave: Callable[[], None] | None = None
+        #: End the handlers of nodes and pods.
+        self._ends: list[Callable[[], None]] = []
+        self._follows = False
+        #: True while handlers get what the caches have: that is no change.
+        self._quiet = False
         #: All pods by node and ``namespace/name``. A node without pods has no entry.
         self._on_node: dict[str, dict[str, Pod]] = {}
         #: The driver-related pods read from ``_on_node``; a change of such a pod on the node removes the entry.
@@ -69,30 +72,41 @@ class ClusterCache:
 
     def start(self) -> list[Callable[[], None]]:
         """Starts following the watches; returns functions that stop it."""
-        self.follow_pods()
-        return [
-            self._nodes.add_handler(self._on_node_event),
-            self._sets.add_handler(self._on_set_event),
-            self._leave_pods,
-        ]
+        self.follow()
+        return [self._sets.add_handler(self._on_set_event), self._leave]
 
-    def follow_pods(self) -> None:
-        """Begins to follow pods, unless they are followed; a round needs them."""
-        if self._leave is None:
-            self._leave = self._pods.add_handler(self._on_pod_event)
-
-    def rest(self, *, idle: bool) -> None:
-        """Takes in whether the round that ends has left nothing to do."""
-        self.idle = idle
-        if idle:
-            self._leave_pods()
-
-    def _leave_pods(self) -> None:
-        if self._leave is not None:
+    def follow(self) -> None:
+        """Begins to follow nodes and pods, unless they are followed; a round needs them."""
+        if not self._follows:
+            self._quiet = bool(self._ends)
             self._leave()
-            self._leave = None
-        for known in (self._on_node, self._pod_facts, self._in_use):
+            self._follows = True
+            self._ends = [self._nodes.add_handler(self._on_node_event), self._pods.add_handler(self._on_pod_event)]
+            self._quiet = False
+
+    def rest(self) -> None:
+        """Ends that, after a round without a policy, a driver of Tessera's and anything to do."""
+        self._leave()
+        self._quiet = True
+        self._ends = [
+            self._nodes.add_handler(
+                lambda _: self._tell(()),
+                only=has_driver_traces,
+                reads=lambda node: msgspec.structs.replace(read_node_facts(node), version=""),
+            )
+        ]
+        self._quiet = False
+
+    def _leave(self) -> None:
+        for end in self._ends:
+            end()
+        self._ends, self._follows = [], False
+        for known in (self.facts, self._on_node, self._pod_facts, self._in_use):
             known.clear()
+
+    def _tell(self, keys: Iterable[str]) -> None:
+        if not self._quiet:
+            self._changed(keys)
 
     def pods_of(self, name: str) -> NodePods:
         """The driver-related pods on a node."""
@@ -150,20 +164,14 @@ class ClusterCache:
     def _on_node_event(self, event: WatchEvent[Node]) -> None:
         name = event.object.metadata.name
         if event.kind is EventKind.DELETED:
-            gone = self.facts.pop(name, None)
+            self.facts.pop(name, None)
             self._in_use.pop(name, None)
-            if self._is_planned(gone):
-                self._changed(())
+            self._tell(())
             return
         facts, before = read_node_facts(event.object), self.facts.get(name)
         self.facts[name] = facts
-        if not (self._is_planned(before) or self._is_planned(facts)):
-            return
         if before is None or _is_changing(facts) or not equal_except_version(before, facts):
-            self._changed(_write_keys(before, facts))
-
-    def _is_planned(self, facts: DriverNodeFacts | None) -> bool:
-        return not self.idle or (facts is not None and facts.has_traces)
+            self._tell(_write_keys(before, facts))
 
     def _on_pod_event(self, event: WatchEvent[Pod]) -> None:
         pod = event.object
@@ -178,16 +186,15 @@ class ClusterCache:
                 del self._on_node[name]
         else:
             pods[key] = pod
-        if self.idle:
-            self._pod_facts.pop(name, None)
+        if self._quiet:
             return
         facts = self.facts.get(name)
         if concerns_drivers(pod):
             self._pod_facts.pop(name, None)
             self._pods_changed(self.pods_of(name))
-            self._changed((f"validation/{name}",))
+            self._tell((f"validation/{name}",))
         elif facts is not None and (_is_changing(facts) or (facts.driver_set and read_pod_view(pod).gpu)):
-            self._changed(())
+            self._tell(())
 
     def _on_set_event(self, event: WatchEvent[DaemonSet]) -> None:
         name = event.object.metadata.name

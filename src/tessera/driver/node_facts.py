@@ -54,9 +54,9 @@ INITIAL_ANNOTATION = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedul
 ENABLED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-enabled"
 
 #: Annotation: Tessera cordoned the node and will uncordon it.
-CORDONED_ANNOTATION = "tessera.dev/driver-upgrade-cordoned"
+CORDONED_ANNOTATION = f"{DRIVER_ANNOTATION}-upgrade-cordoned"
 #: Annotation: an :class:`UpgradeRecord` as JSON.
-RECORD_ANNOTATION = "tessera.dev/driver-upgrade"
+RECORD_ANNOTATION = f"{DRIVER_ANNOTATION}-upgrade"
 #: Value of the label ``tessera.dev/driver-set`` while the old driver leaves: two drivers never run on one node.
 CHANGING = "changing"
 

@@ -269,7 +269,7 @@ class Drivers:
 
     def _round(self, group: asyncio.TaskGroup) -> float | None:
         """Plans, and starts the instructions; returns the seconds until it has to be called again."""
-        self._cache.follow_pods()
+        self._cache.follow()
         labels = {name: facts.labels for name, facts in self._cache.facts.items() if facts.is_gpu}
         selection = self._policies.select_policy(labels)
         plan = self._plan = self._recorders.call("driver-plan", plan_cluster, self._snapshot(selection))
@@ -281,7 +281,8 @@ class Drivers:
             if self._rollout_adapter.may_write(written_node(instruction)):
                 self._executor.start(instruction, group)
         busy = plan.policies or plan.desired or plan.instructions or self._cache.existing_sets()
-        self._cache.rest(idle=not (busy or self._cache.has_toolkit))
+        if not busy and not self._cache.has_toolkit:
+            self._cache.rest()
         return min((each for each in (until, *self._deadlines()) if each is not None), default=None)
 
     def _snapshot(self, selection: PolicySelection) -> ClusterSnapshot:

@@ -29,11 +29,11 @@ from typing import Annotated, Any
 import msgspec
 
 from tessera.api.names import SYSTEM_NAMESPACE
-from tessera.kube.resources import Condition, Pod
+from tessera.kube.resources import Condition, Node, Pod
 from tessera.limits import CONDITION_MESSAGE, CORDON_REASON, NODE_CARDS
 from tessera.text import one_line
 
-#: Annotation of a node: a :class:`DriverStatus` as JSON.
+#: Annotation of a node: a :class:`DriverStatus` as JSON. All annotations about its driver begin so.
 DRIVER_ANNOTATION = "tessera.dev/driver"
 #: Condition of a node: its driver is the wanted one and answers.
 DRIVER_CONDITION = "GpuDriverReady"
@@ -179,6 +179,14 @@ AGENT_DAEMON_SET = ("apps/v1", "DaemonSet", "tessera-agent")
 
 #: Label of the agents' pods, as deploy/ has it; it finds them, and proves nothing.
 AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")
+
+
+def has_driver_traces(node: Node) -> bool:
+    """True if Tessera has brought a driver to a node, or has said why not, and the marks of that are there."""
+    labels, annotations = node.metadata.labels, node.metadata.annotations
+    if DRIVER_SET_LABEL in labels or any(each.startswith(DRIVER_ANNOTATION) for each in annotations):
+        return True
+    return node.status.condition(DRIVER_CONDITION) is not None
 
 
 def is_agent(pod: Pod) -> bool:
