@@ -31,10 +31,10 @@ from tessera.dra.allocation import select_node
 from tessera.dra.devices import Pool
 from tessera.dra.driver_objects import plan_slices
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
-from tessera.kube.client.client import Client
+from tessera.kube.cache import WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.informer import EventKind, Informer, InformerGroup
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import EventKind, Informer, InformerGroup
 from tessera.mig.models import model_by_short_name
 from tessera_lab.cli.own_commands import own_commands
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster

@@ -61,10 +61,10 @@ from tessera.claims.agent.claim_driver import ClaimDriver
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import SystemClock
 from tessera.dra.node_devices import DRIVER
-from tessera.kube.client.client import Client
+from tessera.kube.cache import WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.kubelet.interfaces import ClaimRef, PreparedDevice
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.scheduler.claim_binding import (

@@ -25,9 +25,9 @@ from typing import Any
 from tessera.api.names import GPU_CONDITION, MIG_CONFIG_LABEL
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.clock import SystemClock
+from tessera.kube.cache import WatchEvent
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS, CoreEvent, Pod
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.nvml.interface import CardAttributes, GpuEventKind
 from tessera.nvml.simulated.machine_state import SimEvent
 from tessera_lab.cli.own_commands import own_commands

@@ -25,7 +25,7 @@ from tessera.api.nodes.node_marks import CUDA_READY, DRIVER_CONTAINER_READY, DRI
 from tessera.cli.agent import node_satellites
 from tessera.clock import SystemClock
 from tessera.doctor.manifests import install_manifests
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NODES
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import PluginOptions

@@ -50,12 +50,12 @@ from tessera.cli.install.apply import render
 from tessera.cli.install.manifests import InstallChoices
 from tessera.clock import Clock, SystemClock
 from tessera.dra.node_devices import DRIVER
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, NotFound
+from tessera.kube.cache import WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, NotFound
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.resources.meta import Resource, resource_for
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.mig.names import resource_spelling
 from tessera_lab.cluster.remote_nodes import ClusterAccess, run_nodes
 from tessera_lab.installation.install import apply_manifests

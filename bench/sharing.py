@@ -32,12 +32,12 @@ import yaml
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import SystemClock
 from tessera.doctor.manifests import install_manifests
-from tessera.kube.client.client import Client
+from tessera.kube.cache import WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.http import HttpTransport
+from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, Node
 from tessera.kube.resources.meta import Resource
-from tessera.kube.transport.http import HttpTransport
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer
 from tessera_lab.daemon import lab_folder
 
 NODE = "node-1"

@@ -43,9 +43,9 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli.base.process import reduce_garbage_collection
 from tessera.clock import Clock, SystemClock
+from tessera.kube.cache import WatchEvent
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cli.own_commands import own_commands

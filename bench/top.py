@@ -31,8 +31,8 @@ import msgspec
 
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeUsage
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Response
+from tessera.kube.client import Client
+from tessera.kube.requests import Response
 from tessera.kube.resources import NAMESPACES, PODS
 from tessera.nvml.measurements import Quantity
 from tessera_lab.apiserver.interfaces import UserInfo

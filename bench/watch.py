@@ -31,12 +31,12 @@ import msgspec
 import uvloop
 
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
+from tessera.kube.cluster_config import ClusterConfig
+from tessera.kube.credentials import StaticCredentials
+from tessera.kube.http import HttpTransport
+from tessera.kube.informer import Informer, WatchEvent
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.transport.cluster_config import ClusterConfig
-from tessera.kube.transport.credentials import StaticCredentials
-from tessera.kube.transport.http import HttpTransport
-from tessera.kube.watch.informer import Informer, WatchEvent
 
 #: What must be reached: events per second, and KB resident per cached pod.
 BARS = (20_000, 15.0)

@@ -28,9 +28,9 @@ from tessera.driver.planning.interface import ClusterSnapshot
 from tessera.driver.pod_facts import read_node_pods
 from tessera.driver.policies import PolicyObjects, select_policy
 from tessera.driver.rollout.node_view import DesiredDriver, read_node_view
-from tessera.kube.client.codec import ChangeLine, Codec
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.codec import ChangeLine, Codec
 from tessera.kube.resources import Node, Pod
-from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
 from tessera.provisioning.startup_deadline import StartupDeadline, judge_startup
 from tessera.provisioning.timestamps import read_node, read_pod

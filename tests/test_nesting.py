@@ -51,7 +51,7 @@ OWN = {
     "doctor/manifests.py",
     "cli/base/grammar.py",
     "api/documents.py",
-    "kube/client/codec.py",
+    "kube/codec.py",
     "nesting.py",
 }
 

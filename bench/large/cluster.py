@@ -10,7 +10,7 @@ from tessera.agent.inventory.sliceable_gpus import placements
 from tessera.api.names import GATE, HOSTNAME_LABEL, INSTASLICE_NAMESPACE, MIG_CONFIG_LABEL, resource_of
 from tessera.clock import SystemClock
 from tessera.doctor.manifests import install_manifests
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NAMESPACES, PODS
 from tessera.mig.models import model_by_short_name
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo

@@ -12,9 +12,9 @@ from tests.support.api_user import ApiUser, ManualClock, pod
 from tessera.access.page_reader import AGENT_AUDIENCE, PageReader
 from tessera.access.reviewer import PageGuard, Reviewer
 from tessera.doctor.manifests import install_manifests
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ServiceUnavailable, Status
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.errors import ServiceUnavailable, Status
+from tessera.kube.requests import Request, Response
 from tessera.serving.status_server import serve_status
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

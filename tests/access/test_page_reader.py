@@ -7,8 +7,8 @@ from tests.access.conftest import GuardedPort, guarded
 
 from tessera.access.page_reader import AGENT_AUDIENCE, CONTROLLER_AUDIENCE, LIFE, PAGE_REFUSAL_LIFE, PageReader
 from tessera.cli.base.tenant_view import READ_PAGES, describe_role
-from tessera.kube.client.errors import Forbidden, ServiceUnavailable, Unauthorized
-from tessera.kube.client.requests import Response
+from tessera.kube.errors import Forbidden, ServiceUnavailable, Unauthorized
+from tessera.kube.requests import Response
 
 SECRET = b"merger-with-acme"
 

@@ -25,8 +25,8 @@ from tessera.agent.wiring import Components
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.cli.agent import node_satellites
 from tessera.clock import Clock, LoopClock, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.mig.models import model_by_short_name

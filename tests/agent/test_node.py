@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tessera.api.instaslice import INSTASLICES
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import EVENTS, NODES
 from tessera.kubelet.interfaces import PluginError, PodResources
 from tessera.nvml.errors import InUse, UnknownNvmlError

@@ -22,8 +22,8 @@ from tessera.agent.driver.gate import FIRST_PAUSE
 from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE
 from tessera.agent.sharing.occupancy import RETRY
 from tessera.api.nodes.node_marks import DRIVER_READY
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources import NODES
 from tessera.kube.retries import LONGEST
 from tessera.kubelet.interfaces import PodResources

@@ -8,8 +8,8 @@ import pytest
 from bench.server import Burst, refuse_installed
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Stream
 from tessera_lab.simulation.virtual_time import run_virtual
 
 METRICS = """\

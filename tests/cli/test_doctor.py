@@ -9,10 +9,10 @@ from tessera.clock import SystemClock
 from tessera.doctor.examination import examine
 from tessera.doctor.facts import Refusal, not_examined, ok
 from tessera.doctor.reading import try_to_read
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden, Status, Unauthorized
-from tessera.kube.transport.cluster_config import ClusterConfig
-from tessera.kube.transport.credentials import StaticCredentials
+from tessera.kube.client import Client
+from tessera.kube.cluster_config import ClusterConfig
+from tessera.kube.credentials import StaticCredentials
+from tessera.kube.errors import Forbidden, Status, Unauthorized
 
 NO_RIGHT = 'Error from server (Forbidden): nodes is forbidden: User "ann" cannot list resource "nodes" in API group ""'
 NO_METRICS = 'Error from server (Forbidden): forbidden: User "ann" cannot get path "/metrics"'

@@ -15,7 +15,7 @@ from tests.cli.objects import KUBECONFIG, Objects, encoded, objects, serving
 
 from tessera.cli.base.connection import describe_error
 from tessera.cli.main import main
-from tessera.kube.client.errors import Status, Unauthorized
+from tessera.kube.errors import Status, Unauthorized
 from tessera.limits import INPUT_FILE
 
 Told = pytest.CaptureFixture[str]

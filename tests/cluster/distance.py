@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Stream
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

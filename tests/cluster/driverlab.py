@@ -14,8 +14,8 @@ from tessera.clock import LoopClock
 from tessera.driver.driver_sets import set_of
 from tessera.driver.node_status import read_status
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
+from tessera.kube.informer import Informer
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
-from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import LabNodeSpec
 from tessera_lab.drivers.driver_catalogue import build_catalogue, builder_image, driver_image

@@ -15,8 +15,8 @@ from tessera.driver.driver_sets import APP_LABEL
 from tessera.driver.node_facts import RECORD_ANNOTATION, UpgradeRecord, parse_upgrade_record
 from tessera.driver.rollout.node_view import PULL_APP
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import PODS, REPLICASETS, Node
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import build_catalogue, driver_image

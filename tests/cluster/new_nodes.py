@@ -11,7 +11,7 @@ from tessera.clock import LoopClock
 from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, ProvisioningRecord

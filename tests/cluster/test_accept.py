@@ -10,7 +10,7 @@ from tessera.accept.acceptance import Trials
 from tessera.accept.checks import Status
 from tessera.accept.document import Document
 from tessera.accept.node_run import NodeRunError, accept_node
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import NODES, PODS
 
 MODEL = "2xA100-40GB"

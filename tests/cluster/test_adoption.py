@@ -34,10 +34,10 @@ from tessera.cli.uninstall.removal import RemovalOptions, remove_all
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import deploy_folder, install_manifests
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import InformerGroup
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
-from tessera.kube.watch.informer import InformerGroup
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import build_entrypoint

@@ -11,9 +11,9 @@ from tessera.api.names import GATE
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.dra.node_devices import DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES
+from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.resources import DEPLOYMENTS, PODS, Pod
 from tessera.kube.resources.meta import Resource
-from tessera.kube.watch.cache import EventKind, WatchEvent
 
 __all__ = ["in_lab"]
 

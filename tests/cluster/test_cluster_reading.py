@@ -10,8 +10,8 @@ from tests.cluster.conftest import in_lab
 from tests.support.mortal_transport import ForwardingTransport
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Stream
 from tessera.observe.cluster_reading import ClusterReading, watch_cluster
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.cluster.cluster import ADMIN

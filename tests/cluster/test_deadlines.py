@@ -3,7 +3,7 @@
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.kube.client.errors import Forbidden
+from tessera.kube.errors import Forbidden
 from tessera.kube.resources import PODS
 
 HALF = {"nvidia.com/mig-3g.20gb": 1}

@@ -15,7 +15,7 @@ from tessera.api.nodes.node_marks import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABE
 from tessera.driver.images import Outcome
 from tessera.driver.node_facts import REQUESTED_ANNOTATION
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP, read_failures
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node
 from tessera.kube.resources.meta import Resource
 

@@ -7,8 +7,8 @@ from tests.support.virtual_lab import InLab, VirtualLab, manifest
 from tessera.api.pod_annotations import POD_GROUPS
 from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
+from tessera.kube.informer import LOOK_SELDOM
 from tessera.kube.resources import CRDS, JOBS, PODS, STATEFULSETS
-from tessera.kube.watch.informer import LOOK_SELDOM
 
 SMALL = {"nvidia.com/mig-1g.5gb": 1}
 HALF = {"nvidia.com/mig-3g.20gb": 1}

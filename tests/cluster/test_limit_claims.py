@@ -12,7 +12,7 @@ from tests.support.virtual_lab import VirtualLab
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from tessera.dra.node_devices import DRIVER
-from tessera.kube.client.errors import Forbidden, Invalid
+from tessera.kube.errors import Forbidden, Invalid
 from tessera.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 
 __all__ = ["in_claims_lab"]

@@ -7,7 +7,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.kube.client.errors import ApiError, BadRequest, Invalid
+from tessera.kube.errors import ApiError, BadRequest, Invalid
 from tessera.kube.resources import PODS
 from tessera_lab.installation.process_logs import container_logs
 

@@ -15,7 +15,7 @@ from tessera.api.nodes.node_cards import labels_say_gpu
 from tessera.doctor.reading import POLICY_BINDINGS
 from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import JOBS, NAMESPACES, PODS
 from tessera_lab.cluster.options import parse_nodes
 

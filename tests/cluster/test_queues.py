@@ -16,7 +16,7 @@ from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
 from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
-from tessera.kube.client.errors import Invalid
+from tessera.kube.errors import Invalid
 from tessera.kube.resources import NAMESPACES
 from tessera.visibility import Redactor, Visibility
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
 from tessera.controller.objects.resource_amounts import pod_amounts, pod_limits
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import PODS, RESOURCE_QUOTAS
 from tessera.signals.services import quota_room
 

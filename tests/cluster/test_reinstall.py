@@ -8,7 +8,7 @@ from tests.support.virtual_lab import InLab, Scenario, VirtualLab
 
 from tessera.doctor.manifests import install_manifests
 from tessera.explain.card_map import cards_of
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import resource_for
 from tessera_lab.installation.install import install_tessera

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
-from tessera.kube.client.errors import Invalid
+from tessera.kube.errors import Invalid
 from tessera.kube.resources import PODS
 
 #: node-1 is cut on demand, node-2 into fixed slices, node-3 shared, node-4 and node-5 have whole cards.

@@ -14,7 +14,7 @@ from tessera.api.pod_annotations import CHOSEN, MEMORY
 from tessera.cli.base.explaining import explain_as_user
 from tessera.cli.resize import begin, end
 from tessera.explain.explanation import parse_query
-from tessera.kube.client.errors import Forbidden
+from tessera.kube.errors import Forbidden
 from tessera.kube.resources import PODS, Resource
 from tessera.text import UserError
 from tessera_lab.kubelet.context import InProcessPlugins

@@ -21,8 +21,8 @@ from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera.dra.driver_objects import is_ours
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, EVENTS, NODES, PODS
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import apply_manifests, build_entrypoint

@@ -12,7 +12,7 @@ from tests.cluster.new_nodes import REQUESTS_CRD, Nodes
 from tessera.clock import rfc3339
 from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, POD_TEMPLATES, PROVISIONING_REQUESTS
 from tessera_lab.cloud.autoscaler.process import ClusterAutoscaler
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera.nvml.interface import MigUuid
 from tessera.nvml.measurements import Quantity

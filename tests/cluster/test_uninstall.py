@@ -25,8 +25,8 @@ from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURC
 from tessera.dra.node_devices import DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.resources.meta import resource_for
 from tessera.nvml.interface import ComputeMode

@@ -13,9 +13,9 @@ from tessera.dashboard.view.cluster_map import make_map
 from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.explanation import ExplanationReport, parse_query, report_lines
 from tessera.explain.query import explain
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import InternalError
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.errors import InternalError
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.kube.resources.meta import Resource
 from tessera.nvml.errors import UnknownNvmlError

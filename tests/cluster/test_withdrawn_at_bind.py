@@ -13,8 +13,8 @@ from tests.cluster.test_neighbours import replicas, run, template, unjudged
 from tests.support.mortal_transport import ForwardingTransport
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Transport
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Transport
 from tessera.kube.resources import PODS
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.kubelet.context import ContainerContext

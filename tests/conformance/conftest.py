@@ -22,9 +22,9 @@ from tests.support.pod_claims import Claims
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import SystemClock
 from tessera.kube import event_recorder
-from tessera.kube.client.client import Client
-from tessera.kube.transport.credentials import Credential, StaticCredentials
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.client import Client
+from tessera.kube.credentials import Credential, StaticCredentials
+from tessera.kube.http import HttpTransport
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.cluster.cluster import SimulatedCluster

@@ -12,7 +12,7 @@ from tests.support.conformance_api import MERGE, TIMEOUT, Answer, Api
 from tests.support.device_claims import API, allocation, claim, claim_template, exactly, resource_slice
 from tests.support.pod_claims import Claims
 
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.http import HttpTransport
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.remote_nodes import ImpersonatingTransport
 

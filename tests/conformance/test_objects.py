@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.support.conformance_api import MERGE, Api, configmap, gated_pod
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, Conflict, NotFound
 from tessera.kube.resources import CONFIGMAPS
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.support.conformance_api import MERGE, TIMEOUT, Api, causes, configmap, gated_pod, limited
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict
+from tessera.kube.client import Client
+from tessera.kube.errors import Conflict
 from tessera.kube.resources import PODS
 
 HOST = "kubernetes.io/hostname"

@@ -8,8 +8,8 @@ import pytest
 from tests.support.conformance_api import MERGE, Api, configmap
 
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, Conflict, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.leader_election import LeaderElector
 from tessera.kube.resources import CONFIGMAPS, LEASES, NODES

@@ -22,8 +22,8 @@ from tessera.clock import LoopClock
 from tessera.controller.base import BreakerLimits, ControllerMetrics
 from tessera.controller.fault_breaker import FaultBreaker
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.resources import EVENTS, NODES, Node
-from tessera.kube.watch.informer import Informer
 from tessera.observe.record_player import DECIDERS, replay
 from tessera.replay.recorder import Recorders, read_records
 from tessera_lab.apiserver.main.server import ApiServer

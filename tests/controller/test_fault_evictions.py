@@ -14,12 +14,12 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, CardFault, ListedCar
 from tessera.clock import LoopClock, rfc3339
 from tessera.controller.base import ControllerMetrics
 from tessera.controller.fault_evictions import LONGEST_RETRY, FaultEvictions, RepairSettings
-from tessera.kube.client.requests import Request
+from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
+from tessera.kube.informer import Informer
+from tessera.kube.requests import Request
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Node, Pod
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, error_response
 from tessera_lab.apiserver.status import conflict_error

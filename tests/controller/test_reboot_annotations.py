@@ -11,8 +11,8 @@ from tests.support.tasks import cancel_tasks
 from tessera.api.names import REBOOT_REQUESTED, REPAIRS_KEY, REPAIRS_MAP
 from tessera.clock import LoopClock
 from tessera.controller.fault_evictions import RebootAnnotations, RepairSettings
+from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node
-from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.main.server import ApiServer
 
 KEY = "example.com/reboot"

@@ -16,10 +16,10 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.nodes.node_marks import ADVERTISED_MANAGER, CARDS_MANAGER, PROVISIONED_MANAGER
 from tessera.clock import LoopClock, rfc3339
 from tessera.controller.silent_agents import GRACE, PAUSE, SILENT_NODES_SHOWN, SilenceCollector, SilentAgents
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources import NAMESPACES, NODES, PODS, Condition, Node, Pod
-from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -6,9 +6,9 @@ from typing import Any
 from tests.support.api_clients import ADMINISTRATORS, in_process_client
 from tests.support.api_user import ManualClock
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ServiceUnavailable, Status
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.errors import ServiceUnavailable, Status
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources.meta import resource_for
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

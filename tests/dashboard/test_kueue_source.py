@@ -16,7 +16,7 @@ from tessera.dashboard.documents import KueueDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.kueue_source import KUEUE_SHOWN, KUEUE_WORKLOADS, KueueReader, KueueSource, share_out
 from tessera.dashboard.visitors import KUEUE_NAMED, Rights
-from tessera.kube.client.requests import Response
+from tessera.kube.requests import Response
 from tessera.kueue.waiting_workloads import KUEUE_NAMESPACES, KUEUE_READ
 from tessera.visibility import FULL, Visibility
 

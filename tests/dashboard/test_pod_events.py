@@ -7,11 +7,11 @@ import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer
 
 from tessera.dashboard.explainer import PodEvents
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden
-from tessera.kube.transport.cluster_config import ClusterConfig
-from tessera.kube.transport.credentials import Credential, StaticCredentials
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.client import Client
+from tessera.kube.cluster_config import ClusterConfig
+from tessera.kube.credentials import Credential, StaticCredentials
+from tessera.kube.errors import Forbidden
+from tessera.kube.http import HttpTransport
 
 OWN = "Bearer the-page"
 

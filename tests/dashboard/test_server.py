@@ -12,7 +12,7 @@ from tessera.dashboard.documents import FailureDocument
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.server import ASSETS, PageAddress, PageServer
 from tessera.explain.explanation import Explanation, ExplanationReport
-from tessera.kube.client.errors import NotFound, Status
+from tessera.kube.errors import NotFound, Status
 from tessera.visibility import Visibility
 
 

@@ -14,8 +14,8 @@ from tessera.clock import SystemClock
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
 from tessera.gpu_operator.policy_objects import read_cluster_policy, read_nvidia_driver
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Invalid
+from tessera.kube.client import Client
+from tessera.kube.errors import Invalid
 from tessera.kube.resources.meta import Resource
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -60,7 +60,7 @@ EVICTS_BY_OPTION = ("tessera-agent",)
 REPLACES_BY_OPTION = "provisioning/replacement.py"
 #: Subresources of requests that a process makes by their path, to the verbs that they need.
 BY_SUBRESOURCE = {"proxy": "get", "token": "create"}
-#: Methods of :class:`tessera.kube.client.client.Client`, and the informer, to the verbs that they need.
+#: Methods of :class:`tessera.kube.client.Client`, and the informer, to the verbs that they need.
 VERBS = {
     "get": ("get",),
     "list": ("list",),

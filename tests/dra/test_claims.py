@@ -7,7 +7,7 @@ import pytest
 
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ResourceClaim
 from tessera.dra.resource_slices import RESOURCE_SLICES
-from tessera.kube.client.codec import ChangeLine, Codec, Undecodable
+from tessera.kube.codec import ChangeLine, Codec, Undecodable
 
 _REQUEST = {"name": "r", "exactly": {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}}
 _LONG = [{"cel": {"expression": "a" * 10_241}}]

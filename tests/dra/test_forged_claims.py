@@ -14,7 +14,7 @@ from tessera.dra.opaque_configs import ConfigRefused, settings_of
 from tessera.dra.requests import ClaimRefused, read_demand
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice, read_pools
 from tessera.dra.selectors import DeviceSelectors
-from tessera.kube.client.codec import ChangeLine, Codec
+from tessera.kube.codec import ChangeLine, Codec
 from tessera_lab.scheduler.state.claim_cache import read_holdings
 
 TEXTS = st.sampled_from(

@@ -19,12 +19,12 @@ from tessera.driver.node_status import read_status
 from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.driver.satellite import DriverOptions, Drivers
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Transport
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
+from tessera.kube.requests import Transport
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
-from tessera.kube.watch.informer import Informer
 from tessera.replay.recorder import Recorders
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

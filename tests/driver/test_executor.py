@@ -19,10 +19,10 @@ from tessera.driver.driver_sets import NAMESPACE, PoolKey, make_set
 from tessera.driver.executor import SEEN_SECONDS, DriverExecutor
 from tessera.driver.planning.interface import CreateSet, Instruction, LabelNode, WriteCondition, WriteStatus
 from tessera.gpu_operator.driver_policy import DriverPolicy, OperandSettings
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.leader_election import KubeRuntime
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tests.support.virtual_lab import InLab, VirtualLab
 
-from tessera.kube.client.errors import AlreadyExists, ApiError
+from tessera.kube.errors import AlreadyExists, ApiError
 from tessera.kube.resources import NAMESPACES
 from tessera.kube.resources.meta import resource_for
 from tessera_lab.kueue.stand_in import StandIn

@@ -9,8 +9,8 @@ from tests.support.api_clients import in_process_client
 from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.api.names import resource_of
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden
 from tessera.kube.resources import NAMESPACES, PODS, RESOURCE_QUOTAS, SECRETS, Resource
 from tessera.mig.models import MODELS
 from tessera.mig.names import parse_profile_name

@@ -12,10 +12,10 @@ import pytest
 from tessera.clock import LoopClock
 from tessera.controller.satellite import Term
 from tessera.handover.local_models import LocalModels
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.informer import LOOK_SELDOM
 from tessera.kube.leader_election import KubeRuntime
-from tessera.kube.watch.informer import LOOK_SELDOM
+from tessera.kube.requests import Request, Response, Stream
 from tessera_lab.simulation.virtual_time import run_virtual
 
 GROUP = "/apis/serving.kserve.io/v1alpha1"

@@ -8,7 +8,7 @@ from tests.webhook.conftest import Lab, in_lab
 
 from tessera.controller.objects.pod_info import Owner, Workload
 from tessera.handover.satellite import EVICTED, GROUP_SIZE, WorkloadReader, choose_lenders
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CLONE_SETS, CRDS, REPLICASETS, STATEFULSETS, ObjectMeta, Pod
 from tessera.kube.resources.meta import Uid
 

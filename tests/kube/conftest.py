@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import pytest
 
-from tessera.kube.client.client import Client
-from tessera.kube.transport.cluster_config import ClusterConfig
-from tessera.kube.transport.credentials import StaticCredentials
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.client import Client
+from tessera.kube.cluster_config import ClusterConfig
+from tessera.kube.credentials import StaticCredentials
+from tessera.kube.http import HttpTransport
 
 T = TypeVar("T")
 

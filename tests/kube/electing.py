@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
 from tessera.kube.leader_election import LeaderElector
+from tessera.kube.requests import Request, Response, Stream
 
 EPOCH = 1_700_000_000.0
 

@@ -10,12 +10,12 @@ import sys
 import time
 
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
+from tessera.kube.cluster_config import ClusterConfig
+from tessera.kube.credentials import Credential, StaticCredentials
+from tessera.kube.http import HttpTransport
 from tessera.kube.leader_election import LeaderElector, LeaseTiming
 from tessera.kube.resources import CONFIGMAPS
-from tessera.kube.transport.cluster_config import ClusterConfig
-from tessera.kube.transport.credentials import Credential, StaticCredentials
-from tessera.kube.transport.http import HttpTransport
 
 TOKEN, WORKERS = "secret", 8
 TIMING = LeaseTiming(duration=1, deadline=0.6, retry=0.1, renew=0.2)

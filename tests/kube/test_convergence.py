@@ -14,11 +14,11 @@ from tests.kube.conftest import cancelled, pod, run_virtual
 from tests.support.searching import examples
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.reflector import Reflector
+from tessera.kube.requests import Request, Response, Stream
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.reflector import Reflector
 
 Fault = Literal["", "end", "reset", "expire", "error", "refuse", "compact", "bookmark"]
 

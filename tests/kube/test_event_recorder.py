@@ -6,8 +6,8 @@ import random
 import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, PODS
 

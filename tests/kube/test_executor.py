@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.kube.client.errors import Conflict, Status
+from tessera.kube.errors import Conflict, Status
 from tessera.kube.retries import FREE, LONGEST, SHORTEST, Executor, Hold, RequestError, hold_for, until_observed
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -9,9 +9,9 @@ from tests.kube.conftest import cancelled, run_virtual
 from tests.kube.electing import EPOCH, LeaseServer, Participant, Wire, now, until
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
 from tessera.kube.leader_election import LeaderElector, LeaseTiming
+from tessera.kube.requests import Request, Response
 
 
 def test_one_of_two_leads_and_keeps_leading() -> None:

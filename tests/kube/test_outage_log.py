@@ -5,7 +5,7 @@ import logging
 import pytest
 from tests.kube.conftest import ImpatientClock
 
-from tessera.kube.client.errors import Conflict, ServiceUnavailable, Status, TooManyRequests
+from tessera.kube.errors import Conflict, ServiceUnavailable, Status, TooManyRequests
 from tessera.kube.retries import QUIET, OutageLog
 
 LOG = logging.getLogger("tests.outages")

@@ -17,7 +17,7 @@ from tests.kube import paused_leader
 from tests.support.searching import SEARCHING
 
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
 from tessera_lab.apiserver.main.http_server import HttpServer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.persistent_config_map import RECORDS_FORMAT, REFUSED_FOR, SETTLE, PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, Resource

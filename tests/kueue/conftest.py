@@ -20,8 +20,8 @@ from tests.support.virtual_lab import InLab, VirtualLab
 
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.client import Client
+from tessera.kube.http import HttpTransport
 from tessera.kueue.configuration import make_configuration
 from tessera.kueue.names import Version
 from tessera.mig.models import model_by_short_name

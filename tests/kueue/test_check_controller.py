@@ -14,8 +14,8 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName
 from tessera.clock import LoopClock
 from tessera.controller.slicing.state.events import NodeObserved
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Stream
 from tessera.kueue.check_decisions import PATIENCE
 from tessera.kueue.names import CHECK_CONTROLLER
 from tessera.kueue.satellite import AdmissionChecks

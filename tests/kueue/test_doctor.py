@@ -10,8 +10,8 @@ from tests.support.kueue.cluster import KueueCluster
 
 from tessera.doctor.examination import examine
 from tessera.doctor.facts import Verdict
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS
 from tessera.kueue.configuration import make_configuration, write_configuration
 from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, VERSIONS, Version

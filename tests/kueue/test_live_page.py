@@ -13,7 +13,7 @@ from tessera.dashboard.documents import Document, KueueDocument, WorkloadDocumen
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.kueue_source import KueueReader, KueueSource
 from tessera.dashboard.visitors import Rights
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources.meta import Resource
 from tessera.kueue.names import VERSIONS, Version
 from tessera.visibility import FULL, Visibility

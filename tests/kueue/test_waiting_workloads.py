@@ -10,7 +10,7 @@ from tests.support.kueue.answers import HTML, KueueAnswers
 from tessera.dashboard.kueue_source import KUEUE_WORKLOADS
 from tessera.explain.kueue_rows import read_kueue_rows, rows_of
 from tessera.explain.queue import explain_workload_in_queue
-from tessera.kube.client.requests import Response
+from tessera.kube.requests import Response
 from tessera.kueue.positions import (
     KUEUE_ANSWERS,
     KUEUE_PLACES,

@@ -30,7 +30,7 @@ from tessera.api.sharing.devices import Advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import Clock, LoopClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.eviction import Evictor
 from tessera.kube.resources import NAMESPACES, PODS, Pod
 from tessera.memory_limits.enforcement import MemoryEnforcement, ProcessMemoryReader

@@ -9,8 +9,8 @@ from tests.support.api_user import ApiUser, ManualClock, pod
 
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuePage, encode_page
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Response
+from tessera.kube.client import Client
+from tessera.kube.requests import Response
 from tessera.signals.page import SIGNALS_PATH, SignalsPage
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

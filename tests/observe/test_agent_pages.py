@@ -14,8 +14,8 @@ from tessera.api.nodes.silence import Silence
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.base.usage import notes_of
 from tessera.dashboard.view.cluster_map import make_map
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden, InternalError
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden, InternalError
 from tessera.limits import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.reading import read_usage

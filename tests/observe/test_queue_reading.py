@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Stream
 from tessera.observe.queue_reading import read_queue
 
 

@@ -12,12 +12,12 @@ from tests.provisioning.conftest import GPU_TAINT, condition, offering
 
 from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.clock import LoopClock, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.provisioning.history import (
     BROKEN_KEY,
     RECORDS_KEY,

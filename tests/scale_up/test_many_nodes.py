@@ -9,8 +9,8 @@ from tests.support.scale_up_lab import ScaleUpLab, add_pod_for_second_generation
 from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import Lab, in_lab
 
+from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.resources import NODES, Pod
-from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera_lab.scheduler.scheduler import Scheduler
 
 #: More than a placeholder once excluded.

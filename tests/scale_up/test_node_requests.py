@@ -7,10 +7,10 @@ import pytest
 from tests.support.mortal_transport import ForwardingTransport
 from tests.webhook.conftest import ADMIN, NAMESPACE, Lab, in_lab
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.leader_election import KubeRuntime
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources import POD_TEMPLATES
 from tessera.scale_up.node_requests import NodeRequest, ProvisioningRequests
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -10,9 +10,9 @@ from tests.support.slicer_cluster import SlicerCluster
 
 from tessera.api.nodes.usage import NodeUsage, ServiceUsage
 from tessera.clock import SystemClock
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import PODS
-from tessera.kube.watch.informer import Informer
 from tessera.signals.page import LOAD
 from tessera.signals.satellite import SignalsTask
 from tessera.signals.services import ServiceKey

@@ -18,11 +18,11 @@ from tests.webhook.conftest import ADMIN, Lab, in_lab
 from tessera.api.names import PodUid, resource_of
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.leader_election import KubeRuntime
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources import CLONE_SETS, CRDS, DEPLOYMENTS, NAMESPACES, PODS, RESOURCE_QUOTAS, Pod
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals import services
 from tessera.signals.page import REPLICAS, ROOM, ROOM_COUNTED, Service, SignalsPage
 from tessera.signals.satellite import AGE, ASKED, PERIOD, SignalsCollector, SignalsTask, StatedPods

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

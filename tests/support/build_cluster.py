@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.driver_sets import NAMESPACE
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.simulation.virtual_time import run_virtual

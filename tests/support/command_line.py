@@ -31,7 +31,7 @@ _SERVER.set_forkserver_preload(
         "tessera.cli.provisioning",
         "tessera.cli.why",
         "tessera.explain.query",
-        "tessera.kube.transport.http",
+        "tessera.kube.http",
         "tessera_lab.cli.lab",
         "tessera_lab.cli.own_commands",
         "tessera_lab.daemon.serve",

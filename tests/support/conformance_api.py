@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.kube.client.requests import Request, Response
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.http import HttpTransport
+from tessera.kube.requests import Request, Response
 
 #: Seconds in which a controller of a real cluster does its part.
 TIMEOUT = 180.0

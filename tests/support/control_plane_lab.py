@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.api_clients import ADMINISTRATORS, in_process_client
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import EVENTS, PODS
 from tessera.kube.resources.meta import Resource
 from tessera_lab.apiserver.main.server import ApiServer

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 
 #: Objects by kind, namespace and name.
 Snapshot = Mapping[str, Any]

@@ -11,10 +11,10 @@ from typing import Any
 from tessera.clock import SystemClock
 from tessera.doctor.manifests import install_manifests
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.resources import NODES, PODS, Pod
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.http_server import HttpServer, kubeconfig
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

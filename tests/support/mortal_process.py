@@ -13,8 +13,8 @@ from typing import Any
 from tests.support.searching import SEARCHING
 from tests.support.virtual_lab import VirtualLab
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream, Transport
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Stream, Transport
 from tessera.nvml.interface import Nvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.cluster.cluster import SimulatedCluster

@@ -2,7 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from tessera.kube.client.requests import Request, Response, Stream, Transport
+from tessera.kube.requests import Request, Response, Stream, Transport
 
 
 class KilledError(Exception):

@@ -13,9 +13,9 @@ import msgspec
 
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import SystemClock
-from tessera.kube.client.requests import Request
-from tessera.kube.transport.cluster_config import ClusterConfig
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.cluster_config import ClusterConfig
+from tessera.kube.http import HttpTransport
+from tessera.kube.requests import Request
 
 _LIST = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 _DISCOVERY = ",".join((_LIST.format("v2"), _LIST.format("v2beta1")))

@@ -2,7 +2,7 @@
 
 import json
 
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 
 

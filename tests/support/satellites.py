@@ -10,7 +10,7 @@ from tessera.cli.controller import parse_options
 from tessera.clock import SystemClock
 from tessera.controller.base import ControllerMetrics
 from tessera.controller.satellite import ControllerOptions, Process
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -10,9 +10,9 @@ from tests.webhook.conftest import NAMESPACE, Lab
 
 from tessera.controller.objects.pod_constraints import NodeConstraints
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
-from tessera.kube.watch.informer import Informer
 from tessera.scale_up.node_requests import ScaleUpOptions
 from tessera.scale_up.scale_up import ScaleUp
 

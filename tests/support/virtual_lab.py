@@ -14,8 +14,8 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.sharing.profile import PROFILE_LABEL
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Node, Pod
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.cli.own_commands import own_commands

@@ -12,11 +12,11 @@ from tests.support.api_user import pod
 from tests.usage.conftest import EPOCH, AgentNode
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS
-from tessera.kube.watch.informer import Informer
 from tessera.usage.record import BROKEN_KEY, RECORD_KEY, RECORD_NAME, UNKNOWN, UsageRecord, decode_record, of_namespaces
 from tessera.usage.satellite import PERIOD, WRITE_PERIOD, UsageOptions, UsageRecorder
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Transport
+from tessera.kube.client import Client
+from tessera.kube.requests import Transport
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
 from tessera.webhook.base import WebhookOptions
 from tessera.webhook.main import WebhookReplica

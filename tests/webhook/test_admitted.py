@@ -8,7 +8,7 @@ import pytest
 from tests.webhook.conftest import Lab, in_lab
 
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
-from tessera.kube.client.errors import ApiError, Invalid
+from tessera.kube.errors import ApiError, Invalid
 from tessera.kube.resources import NODES, PODS
 
 GATE = {"name": "instaslice.redhat.com/accelerator"}

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from tests.webhook.conftest import ADMIN, NAME, NAMESPACE, SECRET, Lab, in_lab
 
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.base import WebhookOptions
 from tessera.webhook.certificate_manager import CertificateManager

@@ -12,8 +12,8 @@ from tests.webhook.conftest import ADMIN, Lab
 
 from tessera.claims.admission import ClaimReader
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Transport
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Transport
 from tessera.webhook.base import WebhookMetrics
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 

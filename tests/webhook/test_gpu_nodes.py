@@ -8,9 +8,9 @@ import pytest
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.offers import NodeOffer, OfferKind, encode_offers
+from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.kube.resources.nodes import NodeSpec
-from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.webhook.capabilities import Capabilities, GpuNode, read_gpu_node
 from tessera.webhook.main import GpuNodeWatcher
 

@@ -12,7 +12,7 @@ from tests.webhook.conftest import NAMESPACE, Lab
 from tests.webhook.test_impossible_requests import SMALL, ask
 from tests.webhook.test_process import review
 
-from tessera.kube.client.requests import Request, Response, Transport
+from tessera.kube.requests import Request, Response, Transport
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.webhook.base import MANAGED_PATH
 from tessera.webhook.capabilities import GpuNode

@@ -19,8 +19,8 @@ from tessera.accept.facts import NodeFacts
 from tessera.accept.pod_trial import APP, PodTrial, choose_resource, judge_pod, run_pod_trial, trial_pod
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS, Node, Pod
 from tessera.text import UserError, one_line
 

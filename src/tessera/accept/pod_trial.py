@@ -9,8 +9,8 @@ import msgspec
 
 from tessera.accept.checks import Finding, Status
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.trial_pod import TRIAL_POLL, TRIAL_SECONDS, trial_spec
 from tessera.text import one_line

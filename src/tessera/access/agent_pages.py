@@ -14,7 +14,7 @@ from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, agents_by_node
 from tessera.api.nodes.usage import AGENT_PORT, USAGE_PATH, NodeUsage
-from tessera.kube.client.errors import ApiError, Forbidden, ServiceUnavailable
+from tessera.kube.errors import ApiError, Forbidden, ServiceUnavailable
 from tessera.kube.resources import Pod
 from tessera.limits import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 from tessera.text import age

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized
-from tessera.kube.client.requests import Response
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound, Unauthorized
+from tessera.kube.requests import Response
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS
 from tessera.nesting import decode_json
 

@@ -31,8 +31,8 @@ import msgspec
 
 from tessera.access.page_reader import PAGE_REFUSAL_LIFE, names_audience, read_token
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from tessera.serving.fair_shares import FairPace
 from tessera.status_pages import METRICS_PATH, TEXT, Page

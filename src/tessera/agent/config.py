@@ -41,10 +41,10 @@ from tessera.api.nodes.repairs import Repairs, parse_repairs
 from tessera.api.problems import FileRefused
 from tessera.api.sharing.profile import PROFILE_LABEL, SharingProfile, UnknownSharingProfile, choose_profile
 from tessera.api.sharing.profile_parser import parse_profile
-from tessera.kube.client.errors import Forbidden
+from tessera.kube.cache import WatchEvent
+from tessera.kube.errors import Forbidden
+from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer
 
 PROFILE_MISSING, PROFILE_REFUSED, PROFILES_UNREADABLE = "ProfileMissing", "ProfileRefused", "ProfilesUnreadable"
 LAYOUTS_REFUSED, LAYOUT_AMBIGUOUS, LAYOUTS_UNREADABLE = "LayoutsRefused", "LayoutAmbiguous", "LayoutsUnreadable"

@@ -48,10 +48,10 @@ from tessera.api.nodes.node_cards import keep_off_label
 from tessera.api.nodes.node_marks import REMOVAL_ANNOTATION
 from tessera.api.nodes.usage import USAGE_PATH, NodeUsage
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import Node
-from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 from tessera.replay.recorder import Recorders, serve_records

@@ -56,7 +56,7 @@ from tessera.api.nodes.node_marks import (
     encode_answer,
     make_answer,
 )
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import NODES
 from tessera.kube.retries import Backoff
 from tessera.kubelet.interfaces import Kubelet

@@ -38,11 +38,11 @@ from tessera.api.pod_annotations import CHOSEN, KEYS
 from tessera.clock import Clock
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimSpec, is_our_class
 from tessera.dra.limits import CLAIM_ENTRIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.informer import Informer, is_served, wait_served
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources.pods import PodClaim
-from tessera.kube.watch.informer import Informer, is_served, wait_served
 from tessera.nesting import decode_json
 from tessera.text import list_names, one_line
 from tessera.webhook.base import NO_CLAIMS, KnownClaims, PodClaims, PodRefused, Rule, WebhookMetrics, refuse_oversized

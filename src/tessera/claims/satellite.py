@@ -20,9 +20,9 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import RecordObserved, RecordsListed
 from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tessera.dra.resource_slices import RESOURCE_SLICES
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.informer import Informer, describe_unlisted, is_served, wait_served
 from tessera.kube.leader_election import KubeRuntime
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer, describe_unlisted, is_served, wait_served
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from tessera.cli.base.console import say
 from tessera.text import UserError
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.kube.resources import Node
 
 _INDEX = re.compile(r"[0-9]{1,4}")
@@ -58,7 +58,7 @@ async def _find_card(client: "Client", named: _NamedCard) -> _FoundCard:
         ApiError: the API server refuses.
     """
     from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.kube.resources import NODES
 
     try:

@@ -15,7 +15,7 @@ from tessera.cli.base.console import say
 from tessera.cli.base.grammar import Output, output_option
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.kube.resources import Pod
     from tessera.observe.record_player import Difference
     from tessera.replay.recorder import Record

@@ -13,7 +13,7 @@ from tessera.text import age, count_noun, list_names
 
 if TYPE_CHECKING:
     from tessera.explain.room_moves import MovesPlan, PlannedRoom, SlicePlace
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
 
 @click.command()

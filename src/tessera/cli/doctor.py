@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tessera.doctor.archive import Archive
     from tessera.doctor.bundle import FetchRecords
     from tessera.doctor.facts import Finding, Verdict
-    from tessera.kube.transport.http import HttpTransport
+    from tessera.kube.http import HttpTransport
 
 
 @click.command()

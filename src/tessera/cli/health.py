@@ -26,7 +26,7 @@ from tessera.text import age, count_noun, list_names, one_line
 if TYPE_CHECKING:
     from tessera.api.nodes.health import CardHealth, Evidence, Holder
     from tessera.api.nodes.silence import SilentNode
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.observe.health_rows import FleetHealth, HealthRow, PodFindings, RuleState
     from tessera.observe.health_terms import Term
 

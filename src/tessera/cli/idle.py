@@ -21,7 +21,7 @@ from tessera.cli.base.live_picture import read_or_watch
 from tessera.text import count_noun
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import LeaseRow
 

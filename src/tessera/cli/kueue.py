@@ -166,7 +166,7 @@ def config(
 async def _cluster_profiles(kubeconfig: Path | None, context: str | None) -> list[str]:
     from tessera.api.instaslice import INSTASLICES
     from tessera.api.names import INSTASLICE_NAMESPACE
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.kube.resources import NODES
     from tessera.kueue.configuration import profiles_in_cluster
 

@@ -40,7 +40,7 @@ from tessera.text import list_alternatives, one_line
 
 if TYPE_CHECKING:
     from tessera.dashboard.view.cluster_map import ClusterMap
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
 #: Columns of the narrowest terminal that is filled; a narrower one wraps lines.
 _LEAST_WIDTH = 60
@@ -203,7 +203,7 @@ async def _read_once(client: "Client", nodes: Sequence[str], home: str) -> "Clus
     from tessera.cli.base.tenant_view import read_as_tenant
     from tessera.dashboard.view.cluster_map import MAPS, make_map
     from tessera.dashboard.view.explanations import read_view
-    from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+    from tessera.kube.errors import ApiError, Forbidden, NotFound
     from tessera.observe.cluster_reading import read_cluster
 
     try:
@@ -258,7 +258,7 @@ async def _frames(
     """
     from tessera.clock import SystemClock
     from tessera.dashboard.view.cluster_map import make_map
-    from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+    from tessera.kube.errors import ApiError, Forbidden, NotFound
     from tessera.observe.cluster_reading import PERIOD, watch_cluster
 
     clock = SystemClock()

@@ -158,7 +158,7 @@ def _drawing() -> Any:
 async def _read_records(
     kubeconfig: Path | None, context: str | None, namespace: str
 ) -> "tuple[Sequence[ProvisioningRecord], Sequence[WorkloadRecord]]":
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
     from tessera.provisioning.history import RECORDS_NAME, ProvisioningHistory
 

@@ -24,7 +24,7 @@ from tessera.text import age, count_noun, one_line
 if TYPE_CHECKING:
     from tessera.explain.kueue_rows import KueueRow, KueueRows
     from tessera.forecast.queue_page import ExpectedStart, QueuedPod
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.observe.queue_reading import QueueReading
 
 _HEADER = ("NAMESPACE", "POD", "SLICES", "WAITS", "POSITION", "STARTS IN", "BASIS", "REASON", "BEFORE IT", "WHY")
@@ -170,7 +170,7 @@ async def read(client: "Client", wanted: Wanted) -> Queues:
 
 async def _check_exists(client: "Client", namespace: str, pod: str) -> None:
     """Raises an error if there is no such pod."""
-    from tessera.kube.client.errors import ApiError, NotFound
+    from tessera.kube.errors import ApiError, NotFound
     from tessera.kube.resources import PODS
 
     try:
@@ -184,7 +184,7 @@ async def _check_exists(client: "Client", namespace: str, pod: str) -> None:
 async def _read_slices(client: "Client", wanted: Wanted, now: float) -> "tuple[QueueReading, str | None]":
     """What waits for slices, and of which namespace; a user who may not read of all reads of ``wanted.home``."""
     from tessera.forecast.queue_page import in_namespace
-    from tessera.kube.client.errors import Forbidden
+    from tessera.kube.errors import Forbidden
     from tessera.observe.queue_reading import QueueReading, read_queue, read_told
 
     namespace = wanted.namespace
@@ -223,7 +223,7 @@ async def _read_as_tenant(client: "Client", namespace: str | None) -> "QueueRead
     from tessera.dashboard.view.explanations import read_view
     from tessera.dashboard.view.objects import WAITING_PODS
     from tessera.forecast.queue_page import in_namespace
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
     from tessera.observe.queue_reading import QueueReading
 
     if namespace is None:

@@ -14,7 +14,7 @@ from tessera.cli.base.durations import Duration
 from tessera.text import UserError
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.kube.resources import Pod
 
 #: Longest name of a pod (DNS subdomain, RFC 1123), and what the lender's has after that of the pod.
@@ -93,7 +93,7 @@ async def begin(client: "Client", at: tuple[str, str], memory: str, image: str, 
     """
     import msgspec
 
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
     from tessera.kube.resources import PODS
 
     namespace, name = at
@@ -141,7 +141,7 @@ async def _clear(client: "Client", namespace: str, lender: str, name: str) -> No
     Raises:
         UserError: there is one that has not ended.
     """
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.kube.resources import PODS
 
     try:
@@ -157,7 +157,7 @@ async def _clear(client: "Client", namespace: str, lender: str, name: str) -> No
 
 
 async def _remove(client: "Client", namespace: str, lender: str, uid: str) -> None:
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.kube.resources import PODS
 
     with suppress(NotFound):
@@ -170,7 +170,7 @@ async def end(client: "Client", namespace: str, name: str) -> None:
     Raises:
         UserError: there is none.
     """
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.kube.resources import PODS
 
     lender = _lender_name(name)
@@ -286,7 +286,7 @@ async def _try(client: "Client", pod: "Pod", body: dict[str, Any]) -> str:
 async def _wait_for_place(client: "Client", namespace: str, name: str, seconds: float | None) -> "Pod | None":
     """Returns the lender once it runs or has ended, or as it is after ``seconds``; None if it is gone."""
     from tessera.clock import SystemClock
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.kube.resources import PODS
 
     left = _QUEUED if seconds is None else int(seconds / _LOOK)

@@ -13,7 +13,7 @@ from tessera.cli.base.live_picture import read_or_watch
 
 if TYPE_CHECKING:
     from tessera.api.nodes.usage import NodeTopology
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
 _KINDS = {"node": "node", "nodes": "node", "no": "node", "pod": "pod", "pods": "pod", "po": "pod"}
 
@@ -117,7 +117,7 @@ async def _read(client: "Client", kind: str, name: str, namespace: str) -> _Foun
 
 
 async def _is_node(client: "Client", name: str) -> bool:
-    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.kube.errors import Forbidden, NotFound
     from tessera.kube.resources import NODES
 
     try:
@@ -128,7 +128,7 @@ async def _is_node(client: "Client", name: str) -> bool:
 
 
 async def _node_of(client: "Client", namespace: str, name: str) -> str:
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.kube.resources import PODS
 
     try:

@@ -19,7 +19,7 @@ from tessera.clock import SystemClock, rfc3339
 from tessera.text import UserError, percent
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.usage.report import CardHours, PriceList, UsageReport, UsageRow, UsageTotals
 
 #: The source of all hours, in words.
@@ -131,7 +131,7 @@ async def _read(
     client: "Client", since: float, namespaces: Sequence[str], home: str
 ) -> "tuple[UsageTotals, Sequence[str]]":
     """The totals of the controller's record, and the namespaces to report: a tenant may read of some only."""
-    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.kube.errors import Forbidden, NotFound
     from tessera.kube.resources import CONFIGMAPS
     from tessera.usage.record import RECORD_KEY, RECORD_NAME
 
@@ -156,7 +156,7 @@ async def _read_as_tenant(
 
     from tessera.cli.base.tenant_view import read_as_tenant
     from tessera.dashboard.view.objects import GPU_HOURS
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
 
     try:
         texts = [(await read_as_tenant(client, GPU_HOURS, each)).record for each in namespaces]

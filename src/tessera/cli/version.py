@@ -81,7 +81,7 @@ async def _read(kubeconfig: Path | None, context: str | None) -> tuple[str, list
     """The server's version, what runs, and why that could not be read."""
     from tessera.api.names import SYSTEM_NAMESPACE
     from tessera.cli.base.simulated_cluster import server_version
-    from tessera.kube.client.errors import ApiError, Forbidden
+    from tessera.kube.errors import ApiError, Forbidden
     from tessera.kube.resources import PODS
 
     async with connect("tessera-version", kubeconfig, context) as client:

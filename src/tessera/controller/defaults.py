@@ -47,11 +47,11 @@ import msgspec
 
 from tessera.api.mig_layouts import BALANCED, DISABLED, ENABLED, LayoutCardModel, generated_layouts
 from tessera.api.names import ADD_ONS, DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, OWN_LAYOUTS, OWN_PROFILES
-from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, ConfigMap
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import Informer
 from tessera.mig.geometry import GpuModel
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling

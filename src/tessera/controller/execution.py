@@ -45,8 +45,8 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
     Write,
 )
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import (
+from tessera.kube.client import Client
+from tessera.kube.errors import (
     ApiError,
     BadRequest,
     BrokenAnswer,

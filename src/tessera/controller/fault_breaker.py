@@ -33,12 +33,12 @@ from tessera.api.nodes.card_faults import (
 )
 from tessera.clock import Clock
 from tessera.controller.base import BreakerLimits, ControllerMetrics
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import EventKind, Informer, WatchEvent, read_parts
 from tessera.kube.resources import NAMESPACES, NODES, Node
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_parts
 from tessera.replay.recorder import Recorders
 
 

@@ -69,12 +69,12 @@ from tessera.api.nodes.repairs import (
 )
 from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.base import ControllerMetrics
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.eviction import Blocked, Evicted, Evictor
+from tessera.kube.informer import EventKind, Informer, WatchEvent, read_annotated, read_parts
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, ConfigMap, Node, Pod
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_annotated, read_parts
 
 
 class RepairSettings:

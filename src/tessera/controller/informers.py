@@ -53,7 +53,17 @@ from tessera.controller.slicing.state.events import (
     StorageListed,
     StorageObserved,
 )
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.informer import (
+    LOOK_AGAIN,
+    LOOK_SELDOM,
+    Informer,
+    describe_unlisted,
+    is_served,
+    read_parts,
+    wait_served,
+)
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import (
     CSI_NODES,
@@ -70,16 +80,6 @@ from tessera.kube.resources import (
     Resource,
 )
 from tessera.kube.resources.meta import split_key
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import (
-    LOOK_AGAIN,
-    LOOK_SELDOM,
-    Informer,
-    describe_unlisted,
-    is_served,
-    read_parts,
-    wait_served,
-)
 
 _log = logging.getLogger(__name__)
 

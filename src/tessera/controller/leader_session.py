@@ -36,9 +36,9 @@ from tessera.controller.slicing.state.events import RefusalTimedOut, TimePassed
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.eviction import Evictor
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import NODES, PODS
-from tessera.kube.watch.informer import Informer
 
 
 class HandOvers:

@@ -33,7 +33,7 @@ from tessera.controller.slicing.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.leader_election import KubeRuntime, LeaderElector
 from tessera.mig.geometry import free_slots, free_starts
 from tessera.mig.names import parse_profile_name

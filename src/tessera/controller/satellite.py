@@ -22,11 +22,11 @@ from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.proposals import Proposer
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import Node, Pod
-from tessera.kube.watch.informer import Informer
 from tessera.replay.recorder import SOCKET
 from tessera.status_pages import OnListening
 

@@ -49,10 +49,10 @@ from tessera.api.nodes.node_marks import (
 from tessera.api.nodes.silence import SilentNode, find_silence, has_traces
 from tessera.api.slice_requests import requests_gpus
 from tessera.clock import Clock, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.informer import EventKind, Informer, WatchEvent, read_nothing, read_parts
 from tessera.kube.resources import NODES, Condition, Node, Pod
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent, read_nothing, read_parts
 
 #: Seconds of silence after which conditions are marked. Kubernetes gives kubelet 40 s before its Ready becomes Unknown
 #: (``--node-monitor-grace-period``; 50 s since 1.32). A container that is started again is Ready within 20 s: 10 s of

@@ -33,8 +33,8 @@ from tessera.explain.queue import is_queued
 from tessera.explain.rollouts import old_pods
 from tessera.explain.snapshot import ClusterView, Snapshot, event_time
 from tessera.forecast.queue_page import QueuePage
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound, ServiceUnavailable, Status
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound, ServiceUnavailable, Status
 from tessera.kube.resources import EVENTS, RESOURCE_QUOTAS, CoreEvent, Pod, ResourceQuota
 from tessera.serving.fair_shares import FairTurns, NoTurnError
 from tessera.visibility import Redactor, Visibility

@@ -31,11 +31,11 @@ from tessera.dashboard.source import ClusterSource
 from tessera.dashboard.view.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy, read_front_proxy
 from tessera.dashboard.view.server import ViewAnswers, ViewPort
 from tessera.dashboard.visitors import Rights, TokenGate
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.kube.informer import Informer
 from tessera.kube.resources import API_SERVICES, CONFIGMAPS, ConfigMap
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import Informer
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import listening_socket, serve_status
 from tessera.status_pages import OnListening

@@ -21,8 +21,8 @@ from tessera.clock import Clock
 from tessera.dashboard.documents import Document, KueueDocument, UnshownDocument, WorkloadDocument
 from tessera.dashboard.visitors import KUEUE_NAMED
 from tessera.explain.kueue_rows import rows_of
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden
 from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS
 from tessera.kueue.positions import PAGE
 from tessera.kueue.waiting_workloads import KEPT, Turns, WaitingWorkloads, read_waiting_workloads

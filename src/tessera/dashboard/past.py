@@ -28,7 +28,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.dashboard.origins import LOOPBACK
 from tessera.dashboard.visitors import NotNowError
-from tessera.kube.transport.cluster_config import client_context
+from tessera.kube.cluster_config import client_context
 from tessera.nesting import decode_json
 from tessera.visibility import Public
 

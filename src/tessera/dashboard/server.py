@@ -33,7 +33,7 @@ from tessera.dashboard.origins import LOOPBACK, PageNames, Provider
 from tessera.dashboard.past import RANGES, PastError, PastReader, Subject
 from tessera.dashboard.visitors import Gate, LoginNeededError, NotNowError, OwnRights, Visitor
 from tessera.explain.explanation import ExplanationReport
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.serving.bounded_port import Bounds, ConnectionPort
 from tessera.serving.connection import Connection
 from tessera.serving.fair_shares import find_giver

@@ -33,8 +33,9 @@ from tessera.explain.explanation import Explanation
 from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import OrderObjects
 from tessera.forecast.queue_page import QueuePage
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden
+from tessera.kube.informer import Informer
 from tessera.kube.resources import (
     CONFIGMAPS,
     EVENTS,
@@ -46,7 +47,6 @@ from tessera.kube.resources import (
     ResourceQuota,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kube.watch.informer import Informer
 from tessera.observe.queue_reading import read_queue, read_signals
 from tessera.observe.service_rows import ServiceRow, service_rows
 from tessera.signals.page import SignalsPage

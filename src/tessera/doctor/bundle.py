@@ -32,8 +32,8 @@ from tessera.doctor.examination import examine
 from tessera.doctor.facts import WEBHOOK, Object, Refusal, worst
 from tessera.doctor.reading import followed_config_maps, try_to_read
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Expired
+from tessera.kube.client import Client
+from tessera.kube.errors import Expired
 from tessera.kube.resources import (
     CONFIGMAPS,
     CRDS,

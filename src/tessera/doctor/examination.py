@@ -8,7 +8,7 @@ from tessera.doctor.facts import Finding, Refusal
 from tessera.doctor.installation_checks import check_installation
 from tessera.doctor.platform_checks import check_platform
 from tessera.doctor.reading import read_facts
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 
 
 async def examine(client: Client, clock: Clock, trial_namespace: str = "default") -> Sequence[Finding]:

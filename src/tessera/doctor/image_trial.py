@@ -10,8 +10,8 @@ from typing import Any
 from tessera.clock import Clock
 from tessera.doctor.facts import Finding, error, ok
 from tessera.doctor.manifests import BUILD_IMAGE, UNPUBLISHED
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.resources.pods import NOT_PULLED
 from tessera.kube.trial_pod import TRIAL_POLL, TRIAL_SECONDS, trial_spec

@@ -32,8 +32,8 @@ from tessera.doctor.facts import (
     arguments,
     claim_driver,
 )
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound, Unauthorized
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound, Unauthorized
 from tessera.kube.resources import (
     API_SERVICES,
     CONFIGMAPS,

@@ -21,9 +21,9 @@ from tessera.driver.node_facts import (
 from tessera.driver.planning.interface import ExistingSet
 from tessera.driver.pod_facts import NodePods, concerns_drivers, read_node_pods
 from tessera.driver.rollout.node_view import DesiredDriver, NodeView, live_pods, read_node_view, read_pod_view
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.informer import Informer
 from tessera.kube.resources import DaemonSet, Node, Pod
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
 
 #: Label ``app.kubernetes.io/name`` of pods that run this process's image.
 _OWN_APP = "tessera-controller"

@@ -43,7 +43,7 @@ from tessera.driver.planning.interface import (
 )
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policy_objects import OWNER_LABEL
-from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from tessera.kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES
 from tessera.kube.retries import FREE, Executor, Hold, RequestError, until_observed

@@ -30,10 +30,10 @@ from tessera.driver.kernels import CONFIG_MAP, parse_kernel_lists
 from tessera.driver.node_facts import DriverNodeFacts
 from tessera.driver.policies import PolicySelection
 from tessera.gpu_operator.driver_policy import DriverPolicy
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, key
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 
 class CoverageMetrics:

@@ -50,12 +50,12 @@ from tessera.gpu_operator.policy_status import (
     summarize_nodes,
     unmanaged_status,
 )
-from tessera.kube.client.errors import NotFound
+from tessera.kube.cache import WatchEvent
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources.meta import Resource
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer
 
 Obj = Mapping[str, Any]
 Labels = Mapping[str, Mapping[str, str]]

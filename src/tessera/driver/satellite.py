@@ -40,12 +40,12 @@ from tessera.driver.rollout.executor import RolloutExecutor
 from tessera.driver.rollout.node_view import DesiredDriver
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.gpu_operator.driver_policy import DriverPolicy
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import DAEMONSETS, Node, Pod
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import Informer
 
 #: Seconds after which the adapter checks again if a watch has shown a write, since that may cause no other event.
 _LOOK_AGAIN = 5.0

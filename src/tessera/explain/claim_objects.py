@@ -16,8 +16,8 @@ from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIMS, DeviceClass, Res
 from tessera.dra.driver_objects import is_ours
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import Resource, key_of
 

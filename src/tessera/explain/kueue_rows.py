@@ -12,8 +12,8 @@ import msgspec
 
 from tessera.clock import parse_time_or_zero
 from tessera.explain.queue import explain_workload_in_queue
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden
 from tessera.kueue.objects import LOCAL_QUEUES, Workload
 from tessera.kueue.positions import KUEUE_PLACES, QueueReading, QueueSize, read_queues
 from tessera.kueue.waiting_workloads import WaitingWorkloads, read_waiting_workloads

@@ -14,8 +14,8 @@ from tessera.api.names import LAST_GATES, MODEL_LABEL
 from tessera.api.pod_annotations import POD_GROUP_LABEL, POD_GROUPS, read_pod_group
 from tessera.api.queues import QUEUES, read_queue
 from tessera.explain.snapshot import OrderObjects
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import NAMESPACES, Pod
 from tessera.kube.resources.meta import Resource
 

@@ -25,8 +25,8 @@ from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
 from tessera.explain.explanation import Explanation, ExplanationReport, Query
 from tessera.explain.snapshot import LEASE, REQUIRED_KINDS, ClusterView, Snapshot
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound, note_unanswered
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import (
     CONFIGMAPS,
     CRONJOBS,

@@ -20,7 +20,7 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.node_records import RestingPods
 from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import ClusterView, Snapshot
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NODES, PODS
 from tessera.placement.cards import CardPlacement, OwnedPlacement
 from tessera.placement.moves import MOST_MOVES, Worth

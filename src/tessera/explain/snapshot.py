@@ -20,7 +20,7 @@ from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import parse_rfc3339
-from tessera.kube.client.errors import describe_unanswered
+from tessera.kube.errors import describe_unanswered
 from tessera.kube.resources import CoreEvent, Deployment, Lease, Namespace, Node, Pod, ReplicaSet, ResourceQuota
 from tessera.kube.resources.meta import key_of
 from tessera.limits import LEASE_DURATION

@@ -35,10 +35,10 @@ from tessera.controller.satellite import Term
 from tessera.controller.slicing.proposals import Proposer
 from tessera.controller.slicing.state.events import ImagesPulled
 from tessera.handover.updates import PULL_SECONDS
-from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import PODS, ContainerStateWaiting, ContainerStatus, Pod
 from tessera.kube.trial_pod import CONFINED
-from tessera.kube.watch.cache import EventKind, WatchEvent
 
 #: Label of a pull pod: UID of the new pod.
 PULL_LABEL = "tessera.dev/pulls-for"

@@ -17,10 +17,10 @@ from tessera.controller.cluster.volumes import NodeModels
 from tessera.controller.informers import ClusterInput
 from tessera.controller.satellite import Term
 from tessera.controller.slicing.state.events import StorageObserved
-from tessera.kube.client.errors import ApiError
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.errors import ApiError
+from tessera.kube.informer import wait_served
 from tessera.kube.resources import Resource
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import wait_served
 
 #: KServe's (``pkg/apis/serving/v1alpha1/local_model_node_types.go``), and what one says of a model that is there.
 LOCAL_MODEL_NODES: Resource[dict[str, Any]] = Resource(

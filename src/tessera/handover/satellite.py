@@ -23,8 +23,8 @@ from tessera.handover.inheritance import Inheritance
 from tessera.handover.local_models import LocalModels
 from tessera.handover.reserved_images import ReservedImages
 from tessera.handover.spares import Spares
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.eviction import Blocked, Evictor
 from tessera.kube.resources import CLONE_SETS, DEPLOYMENTS, JOBS, REPLICASETS, STATEFULSETS, Deployment, Pod, ReplicaSet
 

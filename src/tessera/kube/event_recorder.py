@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound, TooManyRequests
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, NotFound, TooManyRequests
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
 from tessera.kube.resources.meta import Resource
 from tessera.kube.retries import Backoff, OutageLog

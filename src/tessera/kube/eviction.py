@@ -6,8 +6,8 @@ decides when to try again.
 
 import msgspec
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
 
 
 class Evicted(msgspec.Struct, frozen=True):

@@ -32,8 +32,8 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock, rfc3339_micro
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, ApiError, BrokenAnswer, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, BrokenAnswer, Conflict, NotFound
 from tessera.kube.resources import LEASES, Lease, LeaseSpec
 from tessera.limits import FACT_SHOWN, LEASE_DURATION
 from tessera.replay.recorder import Recorders

@@ -16,8 +16,8 @@ import random
 from collections.abc import Callable, Mapping
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
 from tessera.kube.retries import Backoff

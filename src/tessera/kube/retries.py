@@ -22,7 +22,7 @@ has shown yet. Rules:
 6. This state may be lost at any moment: a new process decides from its own observations.
 
 The client's transport checks just before each write if this process may write at all
-(:mod:`tessera.kube.client.requests`): the doer's client must be a fenced one.
+(:mod:`tessera.kube.requests`): the doer's client must be a fenced one.
 
 Hand-written because controller libraries for Python (kopf, for instance) run one handler per object, and store its
 progress in the object: four patches more for each pod (measured). Here one decision over all objects leads to many
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tessera.clock import Clock
-from tessera.kube.client.errors import ApiError, BrokenAnswer
+from tessera.kube.errors import ApiError, BrokenAnswer
 from tessera.text import age, one_line
 
 #: Shortest and longest pause after failures of requests, seconds.

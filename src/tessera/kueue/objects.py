@@ -19,8 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from tessera.api.names import QUOTA_RESOURCE
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import BrokenAnswer, Status
+from tessera.kube.client import Client
+from tessera.kube.errors import BrokenAnswer, Status
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import (
     Condition,

@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import ObjectMeta, Resource, Wire
 from tessera.kueue.names import VISIBILITY_GROUP
 from tessera.kueue.objects import LOCAL_QUEUES, RESOURCE_FLAVORS, WORKLOADS, Workload, served_resource, served_version

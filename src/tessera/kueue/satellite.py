@@ -20,11 +20,11 @@ from tessera.api.nodes.node_cards import UndecidedNodes
 from tessera.clock import Clock, rfc3339
 from tessera.controller.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.informer import LOOK_AGAIN, OptionalKind
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import LOOK_AGAIN, OptionalKind
 from tessera.kueue.check_decisions import Answer, CheckDecisions
 from tessera.kueue.names import CHECK_CONTROLLER
 from tessera.kueue.objects import (

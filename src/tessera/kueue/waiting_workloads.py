@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden, NotFound
 from tessera.kueue.objects import LOCAL_QUEUES, WORKLOADS, Workload, served_resource, served_version
 from tessera.kueue.positions import PositionReader, QueueReading
 

@@ -19,8 +19,8 @@ from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import silent_nodes
 from tessera.clock import Clock, SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, describe_unanswered, note_unanswered
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, describe_unanswered, note_unanswered
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource
 
@@ -170,7 +170,7 @@ async def watch_cluster(
     reader = PageReader(client, clock)
     first = await read_cluster(client, nodes, reader)
     changed = asyncio.Event()
-    from tessera.kube.watch.informer import Informer  # a single reading needs none
+    from tessera.kube.informer import Informer  # a single reading needs none
 
     informers: dict[str, Informer[Any]] = {
         resource.plural: Informer(

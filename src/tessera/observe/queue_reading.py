@@ -14,8 +14,8 @@ from tessera.access.page_reader import CONTROLLER_AUDIENCE, PageReader
 from tessera.api.names import SLICE_PROMISED_CONDITION, SYSTEM_NAMESPACE
 from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, case_of, decode_page
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound, is_unanswered
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound, is_unanswered
 from tessera.kube.resources import PODS, Pod
 from tessera.limits import Limit
 from tessera.signals.page import SIGNALS_PATH, SignalsPage

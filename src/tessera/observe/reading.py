@@ -15,8 +15,8 @@ from tessera.api.nodes.health import TAKEN
 from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import NONE_SILENT, SilentNode, silent_nodes
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound, describe_unanswered, note_unanswered
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound, describe_unanswered, note_unanswered
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import PartialObject, Resource
 from tessera.observe.usage_rows import CardRow, LeaseRow, TeamRow, card_rows, lease_rows, team_rows

@@ -27,8 +27,8 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tessera.api.nodes.node_marks import DriverStrategy
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap

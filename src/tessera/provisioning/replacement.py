@@ -19,10 +19,10 @@ import msgspec
 from tessera.clock import rfc3339
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policy_status import ERROR
-from tessera.kube.client.errors import NotFound
+from tessera.kube.cache import Cache
+from tessera.kube.errors import NotFound
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
-from tessera.kube.watch.cache import Cache
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.recording import HistoryStore
 from tessera.provisioning.startup_deadline import (
@@ -144,7 +144,7 @@ class Replacer:
         tracker: the nodes' records.
         store: the history, which counts replacements.
         served: returns a kind of machine at its served version; see
-            :class:`~tessera.kube.watch.informer.OptionalKind`.
+            :class:`~tessera.kube.informer.OptionalKind`.
     """
 
     def __init__(

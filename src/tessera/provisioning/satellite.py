@@ -15,6 +15,7 @@ from tessera.api.nodes.node_marks import PROVISIONED
 from tessera.clock import until_set
 from tessera.controller.satellite import Process, Task, Term
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import EventKind, Informer, OptionalKind, WatchEvent, read_parts
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import (
     CAPI_MACHINES,
@@ -27,7 +28,6 @@ from tessera.kube.resources import (
     Pod,
     Resource,
 )
-from tessera.kube.watch.informer import EventKind, Informer, OptionalKind, WatchEvent, read_parts
 from tessera.provisioning.recording import HistoryStore, NodeAnnotator, ProvisioningMetrics, WorkloadRecorder
 from tessera.provisioning.replacement import Replacer
 from tessera.provisioning.startup_deadline import ProvisioningOptions

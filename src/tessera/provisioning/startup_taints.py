@@ -13,12 +13,12 @@ import msgspec
 
 from tessera.api.nodes.node_marks import PROVISIONED, PROVISIONED_MANAGER, is_marked_silent
 from tessera.clock import rfc3339
-from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound
+from tessera.kube.cache import Cache
+from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.cache import Cache
 from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.milestones import ProvisioningRecord
 from tessera.provisioning.recording import HistoryStore, ProvisioningMetrics

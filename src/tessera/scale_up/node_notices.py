@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from tessera.api.names import PodUid
 from tessera.api.nodes.node_groups import NEW_NODE_REASON, NO_HELP_REASON, Pause, pause_text, read_pause
 from tessera.controller.objects.pod_info import PodInfo
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import EVENTS, PODS

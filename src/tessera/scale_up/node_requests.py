@@ -53,10 +53,10 @@ from tessera.api.names import HOSTNAME_LABEL, PAUSE_IMAGE, WHOLE_CARDS
 from tessera.api.nodes.node_groups import GroupKind, NodeGroup
 from tessera.clock import parse_time_or_zero
 from tessera.controller.objects.resource_amounts import Amounts
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import POD_TEMPLATES, PODS, PROVISIONING_REQUESTS, Pod, ProvisioningRequest
-from tessera.kube.watch.informer import Informer
 from tessera.scale_up.new_nodes import NewNodes
 
 #: Most nodes: present nodes that a placeholder of a group names, so that it is not bound to them; a larger group gets
@@ -287,11 +287,11 @@ class NodeAsker(Protocol):
         ...
 
     async def create(self, group: str, name: str, spec: Mapping[str, Any], *, cards: bool, version: str) -> None:
-        """Asks for a node; raises as :meth:`tessera.kube.client.client.Client.create`."""
+        """Asks for a node; raises as :meth:`tessera.kube.client.Client.create`."""
         ...
 
     async def delete(self, request: NodeRequest) -> None:
-        """Takes a request back; raises as :meth:`tessera.kube.client.client.Client.delete`."""
+        """Takes a request back; raises as :meth:`tessera.kube.client.Client.delete`."""
         ...
 
 

@@ -19,12 +19,12 @@ from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.slicing.cycle.order import FairOrder
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node, Pod
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import Informer
 from tessera.scale_up.new_nodes import NewNodes, plan_new_nodes
 from tessera.scale_up.node_notices import NodeNotices
 from tessera.scale_up.node_requests import (

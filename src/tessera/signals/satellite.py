@@ -34,8 +34,9 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts, pod_limits
 from tessera.controller.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import (
     CLONE_SETS,
@@ -48,7 +49,6 @@ from tessera.kube.resources import (
     ReplicaSet,
     Resource,
 )
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera.signals.page import SIGNALS, SIGNALS_PATH, ReadyTimes, SignalsPage, image_of, sum_load, sum_power
 from tessera.signals.services import ServiceKey, ServiceTable, first_of_each, quota_room
 

@@ -17,12 +17,12 @@ from tessera.api.names import SYSTEM_NAMESPACE, USER_KEY
 from tessera.api.nodes.node_marks import is_agent
 from tessera.api.nodes.usage import EndedLease, LeaseUsage, NodeUsage
 from tessera.controller.satellite import Process, Task, Term
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, Node, Pod
-from tessera.kube.watch.informer import Informer
 from tessera.usage.ledger import LeaseOwner, NodeGone, NodeSilent, PageRead, UsageLedger
 from tessera.usage.record import (
     BROKEN_KEY,

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.api.slice_requests import PodSize, find_size_excess
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.limits import REVIEW_TIME
 from tessera.status_pages import OnListening
 

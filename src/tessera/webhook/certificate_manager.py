@@ -22,12 +22,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict
+from tessera.kube.cache import WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict
+from tessera.kube.informer import Informer
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer
 from tessera.webhook.base import WebhookOptions
 from tessera.webhook.certificates import (
     BUNDLE,

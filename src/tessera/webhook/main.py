@@ -23,10 +23,10 @@ from tessera.api.nodes.node_cards import CardGeometries, UndecidedNodes
 from tessera.api.nodes.node_groups import parse_node_groups
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, decode_offers
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer, read_parts
 from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap, Node
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer, read_parts
 from tessera.limits import REVIEW_BODY
 from tessera.serving.bounded_port import BOUNDS, Bounds, ConnectionPort
 from tessera.serving.connection import Connection, server_context

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import NAMESPACES, PODS
 from tessera.nvml.errors import NvmlError
 from tessera.text import age, one_line

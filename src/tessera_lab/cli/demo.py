@@ -33,10 +33,10 @@ from tessera.cli.base.console import say, say_coloured, say_document, say_json_t
 from tessera.cli.base.tiles import draw
 from tessera.clock import Clock, SystemClock
 from tessera.explain.card_map import cards_of
-from tessera.kube.client.client import Client
+from tessera.kube.cache import WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.cli import kept_demo
 from tessera_lab.daemon import lab_folder
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.api.names import MIG_CONFIG_LABEL, OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE
 from tessera.api.sharing.profile import PROFILE_LABEL
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera_lab.activity.scenario import builtin_text
 from tessera_lab.daemon import lab_folder

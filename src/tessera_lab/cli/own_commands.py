@@ -15,7 +15,7 @@ from tessera.cli.install.drivers import apply_choice, parse_choice
 from tessera.cli.install.operator_process import Operator
 from tessera.cli.uninstall.command import has_left, parse_removal, report_removal
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera.text import UserError

@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from tessera.kube.client.errors import AlreadyExists, NotFound
+from tessera.kube.errors import AlreadyExists, NotFound
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.resources import CAPI_MACHINES, CRDS, NAMESPACES
 from tessera.kube.resources import Machine as MachineObject
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.cloud.node_groups import (
     NAMESPACE,
     CloudInstance,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from tessera.clock import Clock
-from tessera.kube.client.requests import Request, Response, Stream, Transport
+from tessera.kube.requests import Request, Response, Stream, Transport
 
 #: Requests a second and burst, by program (``--kube-api-qps``, ``--kube-api-burst``; ``clientConnection``).
 LIMITS: Mapping[str, tuple[float, int]] = {

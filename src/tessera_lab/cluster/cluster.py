@@ -24,11 +24,11 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock, parse_rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
-from tessera.kube.client.requests import Request, Response, Transport
+from tessera.kube.client import Client
+from tessera.kube.credentials import Credential, Credentials
+from tessera.kube.errors import NotFound
+from tessera.kube.requests import Request, Response, Transport
 from tessera.kube.resources import NODES, SERVICE_ACCOUNTS
-from tessera.kube.transport.credentials import Credential, Credentials
 from tessera.status_pages import JSON, JsonDocuments
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, Reviewer

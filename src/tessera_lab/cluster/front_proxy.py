@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import aiohttp
 
 from tessera.clock import Clock
-from tessera.kube.client.requests import Request, Response
-from tessera.kube.transport.cluster_config import client_context
+from tessera.kube.cluster_config import client_context
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.admission.webhooks.callers import Resolver
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.handlers.aggregation import Target

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL, MIG_CONFIG_LABEL
 from tessera.clock import Clock
 from tessera.driver.node_facts import parse_os_image
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import NODES
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION, parse_spec

@@ -19,9 +19,9 @@ from tessera.api.names import DEVICE_API_DRA, DEVICE_API_LABEL
 from tessera.cli.agent import node_satellites
 from tessera.cli.base.kubeconfig import load_config
 from tessera.clock import Clock, SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Transport
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.client import Client
+from tessera.kube.http import HttpTransport
+from tessera.kube.requests import Request, Response, Transport
 from tessera_lab.apiserver.authz.identity import service_account_user
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ADMIN

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.quantity import integer_value
 from tessera.nvml.errors import UnknownNvmlError
 from tessera.text import one_line

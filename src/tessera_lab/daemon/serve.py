@@ -37,12 +37,12 @@ from tessera.cli.install.choices import SavedOptions, save
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
 from tessera.doctor.manifests import images, install_manifests
 from tessera.driver.images import ImageQuery
-from tessera.kube.client.requests import Response, Transport
+from tessera.kube.cluster_config import ClusterConfig
+from tessera.kube.credentials import Credentials
+from tessera.kube.http import HttpTransport
+from tessera.kube.informer import Informer, InformerGroup
+from tessera.kube.requests import Response, Transport
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, Node
-from tessera.kube.transport.cluster_config import ClusterConfig
-from tessera.kube.transport.credentials import Credentials
-from tessera.kube.transport.http import HttpTransport
-from tessera.kube.watch.informer import Informer, InformerGroup
 from tessera_lab.activity.lab_cards import LabCards
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority

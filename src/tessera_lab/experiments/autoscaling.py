@@ -12,8 +12,8 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
+from tessera.kube.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.provisioning.start_times import GroupTimes
 from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import ActionKind, AutoscalerTimers

@@ -25,7 +25,7 @@ import msgspec
 
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.provisioning.startup_deadline import STARTUP_TAINT
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import AutoscalerTimers

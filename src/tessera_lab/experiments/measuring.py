@@ -27,10 +27,10 @@ from typing import Any
 
 from tessera.clock import Clock
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.informer import EventKind, Informer, InformerGroup, WatchEvent
 from tessera.provisioning.timestamps import has_gpu_limits, read_node
 
 #: Timeout of one step, seconds: a node may have to be made, and a removal waits for the autoscaler's own timers.

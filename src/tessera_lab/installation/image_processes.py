@@ -20,7 +20,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tessera.kube.transport.credentials import Credentials
+from tessera.kube.credentials import Credentials
 from tessera_lab.kubelet.context import ContainerHost, GrpcPlugins, PodIdentity
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, ProgramContext, SimulatedImage
 

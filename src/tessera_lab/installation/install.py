@@ -34,7 +34,7 @@ from tessera.controller.satellite import ControllerOptions
 from tessera.dashboard.in_cluster import PageOptions, PageReplica
 from tessera.doctor.manifests import install_manifests, page_manifests
 from tessera.driver.satellite import DriverSatellite
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Kubelet

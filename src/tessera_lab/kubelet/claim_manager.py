@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimDevices, ClaimRef, PluginError, PreparedDevice
 from tessera_lab.kubelet.device_plugins.claim_client import ClaimPluginClient
 from tessera_lab.kubelet.devices.checkpoint import ClaimCheckpoint, PreparedClaim

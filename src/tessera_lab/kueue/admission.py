@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tessera.clock import Clock, parse_rfc3339, rfc3339
 from tessera.dra.claims import RESOURCE_CLAIM_TEMPLATES
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.quantity import format_quantity, parse_quantity
 from tessera_lab.kueue.eviction import Eviction, WorkloadStatus
 from tessera_lab.kueue.workloads import Job, Kinds, condition, is_true, key_of, order

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import JOBS, PODS, ObjectReference
 from tessera.kube.resources.meta import Resource

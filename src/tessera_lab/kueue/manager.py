@@ -18,9 +18,9 @@ import yaml
 
 from tessera.cli.base.durations import parse_duration
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources import API_SERVICES, CONFIGMAPS, DEPLOYMENTS, MUTATING_WEBHOOKS, SERVICES
 from tessera.kueue.charges import read_settings
 from tessera.kueue.names import (

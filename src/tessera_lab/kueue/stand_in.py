@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock, parse_rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import CRDS, JOBS, MUTATING_WEBHOOKS, NAMESPACES, PODS
 from tessera.kueue.names import CONFIG_NAMESPACE, GROUP
 from tessera_lab.kueue.admission import Admission

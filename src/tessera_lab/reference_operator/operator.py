@@ -22,10 +22,10 @@ from tessera.driver.node_facts import parse_os_image
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
 from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.gpu_operator.policy_objects import read_cluster_policy
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import Informer
 from tessera.kube.resources import DAEMONSETS, NAMESPACES, NODES
-from tessera.kube.watch.informer import Informer
 from tessera.kubelet.interfaces import ContainerAllocateResponse, Device, PluginOptions, PreferredRequest
 from tessera_lab.drivers.driver_containers import Draw, exact_duration, run_until_stopped
 from tessera_lab.kubelet.context import InProcessPlugins

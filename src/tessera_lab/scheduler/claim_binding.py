@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.resources import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 from tessera.kube.resources.meta import Resource, key_of, split_key, uid_of
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.scheduler.decision import NodeChoice
 from tessera_lab.scheduler.filters.claims import ClaimPlan, ExtendedClaim
 from tessera_lab.scheduler.state.claim_cache import (

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import Informer
 from tessera.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tessera.kube.resources.meta import split_key
-from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.pods.binding_and_eviction import label_selector_matches
 from tessera_lab.scheduler.decision import PodFilters, Unschedulable
 from tessera_lab.scheduler.state.node_cache import CachedNode, CachedPod, NodeCache

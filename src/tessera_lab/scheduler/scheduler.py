@@ -20,13 +20,13 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock, parse_rfc3339, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import EventKind, WatchEvent
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import key_of, split_key, uid_of
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.claim_binding import ClaimBinder, ClaimBindingError, VolumeBinder
 from tessera_lab.scheduler.decision import NodeChoice, Unschedulable, decide
 from tessera_lab.scheduler.filters.claims import AllocatorError, AllocatorTimeoutError, concerns_claims, missing_claims

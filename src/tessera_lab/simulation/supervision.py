@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Never, TypeVar
 
 from tessera.clock import Clock
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.resources.meta import key_of
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 #: Seconds.
 FIRST = 10.0

@@ -25,10 +25,10 @@ from typing import Any
 
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.dra.devices import DeviceId
-from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.errors import Conflict, NotFound
+from tessera.kube.informer import EventKind
 from tessera.kube.resources import NODES, PODS
 from tessera.kube.resources.meta import key_of
-from tessera.kube.watch.informer import EventKind
 from tessera_lab.kubelet.node.node_object import NOT_READY_TAINT
 from tessera_lab.scheduler.filters.node_placement import find_untolerated, tolerates
 from tessera_lab.scheduler.state.claim_cache import TaintRules, allocation_of, claim_names, is_reserved_for, results_of

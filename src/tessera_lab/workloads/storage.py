@@ -18,10 +18,10 @@ StorageClass of provisioner ``disk.lab.tessera.dev``:
 from contextlib import suppress
 from typing import Any
 
-from tessera.kube.client.errors import AlreadyExists, NotFound
+from tessera.kube.errors import AlreadyExists, NotFound
+from tessera.kube.informer import EventKind, WatchEvent
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from tessera.kube.resources.meta import Resource, key_of
-from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.scheduler.filters.volumes import fitting_volume
 from tessera_lab.scheduler.state.node_cache import BIND_COMPLETED, SELECTED_NODE, annotations, claims_of
 from tessera_lab.workloads.base.mirrors import ObjectMirrors

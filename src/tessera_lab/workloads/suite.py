@@ -5,7 +5,7 @@ import random
 from typing import Protocol
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera_lab.workloads.apps.cronjob import CronJobController
 from tessera_lab.workloads.apps.daemonset import DaemonSetController
 from tessera_lab.workloads.apps.deployment import DeploymentController

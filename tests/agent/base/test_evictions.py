@@ -13,8 +13,8 @@ from tessera.agent.mig_config.card_reconciler import EVICTION_DELAY_LIMIT, RETRY
 from tessera.agent.mig_config.events import LayoutState
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.eviction import Blocked, Evicted, Evictor, Gone
 from tessera.kube.resources import PODS
 from tessera.kubelet.interfaces import PodResources

@@ -19,8 +19,8 @@ from tessera.agent.mig_config.events import LayoutState, LayoutStatus
 from tessera.agent.node_status.node_facts import layout_condition, mps_condition, sharing_condition
 from tessera.api.problems import Notice
 from tessera.api.sharing.devices import AdvertisedDevice, AdvertisedResource, Advertisement
+from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.resources import Condition, Node, Pod
-from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.limits import CONDITION_MESSAGE
 
 DESIRED = DesiredSharing(name="slice-4", reason="the cluster's default")

@@ -15,7 +15,7 @@ from tessera.agent.base.settings import AgentOptions, ConfigMapName
 from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.agent.config import ConfigWatcher
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Resource
 from tessera_lab.apiserver.main.server import ApiServer
 

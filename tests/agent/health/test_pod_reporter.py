@@ -19,8 +19,8 @@ from tessera.agent.inventory.device_state import DeviceUsers
 from tessera.agent.inventory.gpu_inventory import InventoryReader
 from tessera.api.names import GPU_CONDITION, GPU_NEEDS_RESET, GPU_RECOVERED
 from tessera.clock import LoopClock, rfc3339
-from tessera.kube.client.requests import Request
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.requests import Request
 from tessera.kube.resources import NAMESPACES, PODS
 from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

@@ -29,10 +29,10 @@ from tessera.api.sharing.advertisement import make_advertisement
 from tessera.api.sharing.profile import MigStrategy
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.resources import EVENTS, NODES, Node
-from tessera.kube.watch.informer import Informer
 from tessera.mig.names import ci_profile_index
 from tessera.nvml.simulated.machine_access import InlineNvml
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine

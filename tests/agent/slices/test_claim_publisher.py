@@ -15,8 +15,8 @@ from tessera.dra.devices import NO_SCHEDULE, DeviceTaint, Pool
 from tessera.dra.driver_objects import plan_slices
 from tessera.dra.node_devices import CORDON_TAINT, NVIDIA_DRIVER, PLACED_BY, NodeCard, PublishOptions, node_pools
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice, read_pools
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Stream
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Stream
 from tessera.kube.resources import EVENTS, NODES
 from tessera.mig.models import model_by_short_name
 from tessera_lab.apiserver.interfaces import UserInfo

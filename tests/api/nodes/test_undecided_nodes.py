@@ -4,8 +4,8 @@ import pytest
 
 from tessera.api.nodes.node_cards import DISCOVERY_SECONDS, UndecidedNodes
 from tessera.clock import rfc3339
+from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
-from tessera.kube.watch.cache import EventKind, WatchEvent
 
 NOW = 1_800_000_000.0
 FEATURE = "feature.node.kubernetes.io/"

@@ -8,7 +8,7 @@ import pytest
 from tessera.cli.autoscaler.cluster_facts import ClusterFacts, read_cluster
 from tessera.cli.autoscaler.settings import CLUSTER_AUTOSCALERS, NODE_POOLS, SETS
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import CRDS, DEPLOYMENTS, EVENTS, NAMESPACES, NODES, PODS
 from tessera.kube.resources.meta import Resource
 from tessera.provisioning.start_times import GroupTimes

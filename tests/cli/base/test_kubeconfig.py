@@ -11,8 +11,8 @@ import yaml
 from tests.kube.conftest import ImpatientClock
 
 from tessera.cli.base.kubeconfig import load_config
-from tessera.kube.transport.cluster_config import ClusterConfig, ClusterConfigError
-from tessera.kube.transport.credentials import Credential
+from tessera.kube.cluster_config import ClusterConfig, ClusterConfigError
+from tessera.kube.credentials import Credential
 
 
 def kubeconfig(path: Path, **content: Any) -> Path:

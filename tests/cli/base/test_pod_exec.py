@@ -7,11 +7,11 @@ import pytest
 
 from tessera.cli.base.pod_exec import PROTOCOLS, Executed, run_in_container
 from tessera.clock import SystemClock
-from tessera.kube.client.errors import ApiError, BadRequest, Forbidden, NotFound
-from tessera.kube.client.requests import Request
-from tessera.kube.transport.cluster_config import ClusterConfig
-from tessera.kube.transport.credentials import Credential, StaticCredentials
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.cluster_config import ClusterConfig
+from tessera.kube.credentials import Credential, StaticCredentials
+from tessera.kube.errors import ApiError, BadRequest, Forbidden, NotFound
+from tessera.kube.http import HttpTransport
+from tessera.kube.requests import Request
 from tessera_lab.apiserver.interfaces import CommandResult, UserInfo
 from tessera_lab.apiserver.main.http_server import HttpServer
 from tessera_lab.apiserver.main.server import ApiServer

@@ -23,7 +23,7 @@ from tessera.clock import SystemClock
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.kernels import CONFIG_MAP, NextKernel
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -14,7 +14,7 @@ from tessera.cli.base.simulated_cluster import has_virtual_time
 from tessera.cli.driver.status import NodeDriver, is_stuck, node_drivers, status_lines
 from tessera.clock import SystemClock
 from tessera.driver.node_status import encode_status
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
 from tessera.kube.resources.meta import ObjectMeta
 from tessera_lab.apiserver.interfaces import UserInfo

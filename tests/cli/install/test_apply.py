@@ -20,8 +20,8 @@ from tessera.dra.driver_objects import device_classes
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.driver.build.orders import BuildSettings
 from tessera.gpu_operator.settings_reader import read_settings
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden, Invalid, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, resource_for
 from tessera_lab.apiserver.authz.identity import service_account_user

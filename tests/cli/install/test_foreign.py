@@ -14,8 +14,8 @@ from tessera.doctor.manifests import install_manifests
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.policy_objects import find_other_manager
 from tessera.gpu_operator.settings_reader import read_settings
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CRDS
 
 NAMED = "driver: {version: '580.65.06'}"

@@ -25,8 +25,8 @@ from tessera.cli.install.operator_process import (
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.registry.credentials import AuthoritiesError
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, EVENTS, NAMESPACES
 from tessera.kube.resources.meta import resource_for
 from tessera.limits import INSTALL_OPTIONS

@@ -10,7 +10,7 @@ from tessera.api.names import NODE_GROUPS_KEY, NODE_GROUPS_MAP
 from tessera.cli.install.apply import FIELD_MANAGER, AppliedObject
 from tessera.cli.install.ownership import withdraw_file
 from tessera.cli.install.preflight import immutable_config_map
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS
 
 

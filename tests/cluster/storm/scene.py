@@ -13,7 +13,7 @@ from tests.cluster.storm.world import Machines, Registries, images
 
 from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
 from tessera.driver.node_facts import parse_upgrade_state
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.resources import NODES
 from tessera.kube.resources.meta import Resource
 

@@ -28,9 +28,9 @@ from tessera.controller.slicing.state.instructions import (
     Ungate,
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.requests import Request, Response, Stream
 from tessera.kube.resources import CONFIGMAPS
 from tessera_lab.simulation.virtual_time import run_virtual
 

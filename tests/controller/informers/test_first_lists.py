@@ -16,10 +16,10 @@ from tessera.controller.informers import (
     QueueInformer,
 )
 from tessera.controller.slicing.slicer import Slicer
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ServiceUnavailable, Status
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.client import Client
+from tessera.kube.errors import ServiceUnavailable, Status
 from tessera.kube.leader_election import KubeRuntime
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 

@@ -27,9 +27,9 @@ from tessera.controller.slicing.state.events import (
     WriteRefused,
 )
 from tessera.controller.slicing.state.instructions import RecordEvent, Ungate, Write
-from tessera.kube.client.codec import ChangeLine, Codec, Undecodable
+from tessera.kube.cache import Cache, WatchEvent
+from tessera.kube.codec import ChangeLine, Codec, Undecodable
 from tessera.kube.resources import Node, Pod
-from tessera.kube.watch.cache import Cache, WatchEvent
 
 #: CPU seconds of one history; an honest one takes some hundredths.
 MOST_SECONDS = 5.0

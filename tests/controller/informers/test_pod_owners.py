@@ -15,8 +15,8 @@ from tessera.controller.objects.pod_info import MAKERS, Owner, PodInfo, Workload
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import OwnerLookedUp, PodDeleted, PodObserved, TimePassed
 from tessera.handover.satellite import WorkloadReader
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Status
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Status
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import JOBS, NAMESPACES, REPLICASETS, STATEFULSETS
 

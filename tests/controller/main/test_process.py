@@ -19,11 +19,11 @@ from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
 from tessera.controller.main import run
 from tessera.controller.satellite import ControllerOptions, Process, Task, Term
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Transport
+from tessera.kube.cache import WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer
+from tessera.kube.requests import Transport
 from tessera.kube.resources import CRDS, EVENTS, LEASES, NAMESPACES, NODES, PODS, Pod
-from tessera.kube.watch.cache import WatchEvent
-from tessera.kube.watch.informer import Informer
 from tessera.mig.models import model_by_short_name
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

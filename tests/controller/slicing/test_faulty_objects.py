@@ -16,7 +16,7 @@ from tessera.controller.slicing.state.events import (
     PodVersionsReset,
 )
 from tessera.controller.slicing.state.instructions import ReportNodeCondition
-from tessera.kube.client.codec import Codec, Undecodable
+from tessera.kube.codec import Codec, Undecodable
 
 CODEC = Codec(Instaslice)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.dashboard.view.external_metrics import STALE, answer
-from tessera.kube.client.errors import BadRequest, ServiceUnavailable
+from tessera.kube.errors import BadRequest, ServiceUnavailable
 from tessera.signals.page import LOAD, REPLICAS, ROOM, SIGNALS, Service, SignalsPage
 
 VALUES = {REPLICAS: 2.0, ROOM: 1.0, LOAD: 50.0}

@@ -12,7 +12,7 @@ from tests.dashboard.view.test_view_port import API, TIMEOUT, served
 from tessera.dashboard.view.explanations import GROUP, VERSION
 from tessera.dashboard.view.objects import RESOURCES
 from tessera.dashboard.view.openapi import documents
-from tessera.kube.client.requests import Request
+from tessera.kube.requests import Request
 from tessera_lab.apiserver.interfaces import UserInfo
 
 #: As kube-apiserver asks for them (kube-aggregator, openapi/aggregator/downloader.go).

@@ -33,7 +33,7 @@ from tessera.dashboard.view.objects import GPU_HOURS, RESOURCES, USAGES, WAITING
 from tessera.doctor.manifests import deploy_folder
 from tessera.doctor.reading import read_facts
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage, SpareSlices, encode_page
-from tessera.kube.client.errors import Forbidden, NotFound, ServiceUnavailable
+from tessera.kube.errors import Forbidden, NotFound, ServiceUnavailable
 from tessera.reasons.reason import Blocker, Full
 from tessera.signals.page import REQUESTS, Service, SignalsPage
 from tessera.usage.record import (

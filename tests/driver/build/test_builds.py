@@ -20,7 +20,7 @@ from tessera.driver.build.builds import BuildJobs
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import BuildPhase, BuildRetries
 from tessera.driver.driver_sets import NAMESPACE, PoolKey
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, RESOURCE_QUOTAS, Pod
 from tessera_lab.cluster.cluster import SimulatedCluster

@@ -14,7 +14,7 @@ from tessera.driver.driver_sets import PoolKey
 from tessera.driver.planning.strategy import PUSH_TIMEOUT, BuildRequests, build_progress
 from tessera.driver.planning.strategy import PoolBuildState as Stands
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.leader_election import KubeRuntime
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -12,7 +12,7 @@ from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.policies import PolicyWatcher
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CRDS, NAMESPACES
 from tessera_lab.apiserver.interfaces import UserInfo

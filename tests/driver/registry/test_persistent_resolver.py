@@ -12,7 +12,7 @@ from tests.driver.registry.servers import serving
 from tessera.driver.driver_sets import PoolKey
 from tessera.driver.images import Outcome
 from tessera.driver.registry.resolver import CONFIG_MAP, KEY, PersistentResolver
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -9,7 +9,7 @@ from tests.driver.registry.servers import PASSWORD, USER, docker_config
 from tessera.api.image_reference import parse
 from tessera.clock import LoopClock
 from tessera.driver.registry.credentials import CredentialsError, PullSecrets
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NAMESPACES, SECRETS
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -9,7 +9,7 @@ from tests.driver.rollout.conftest import NEW, OLD, record, wanted
 from tessera.clock import parse_rfc3339
 from tessera.driver.node_facts import UpgradeState, referenced_sets
 from tessera.driver.rollout.node_view import DriverPodView, NodeView, PullProgress, read_node_view, read_pod_view
-from tessera.kube.client.codec import Codec
+from tessera.kube.codec import Codec
 from tessera.kube.resources import NODES, PODS, Condition, Node, Pod
 
 CREATED = "2027-01-15T08:00:00Z"

@@ -26,8 +26,8 @@ from tessera.driver.rollout.instructions import (
 from tessera.driver.rollout.node_view import read_node_view
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.gpu_operator.driver_policy import UpgradePolicy
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Node

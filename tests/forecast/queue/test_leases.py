@@ -9,8 +9,8 @@ from tests.webhook.conftest import Lab, in_lab
 
 from tessera.clock import rfc3339
 from tessera.forecast.queue.leases import JOBS_READ, JobDeadlines, JobKey, JobReader, deadline_of, owning_job
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Status
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Status
 from tessera.kube.resources import JOBS, Job, ObjectMeta, OwnerReference
 from tessera.kube.resources.cluster import JobSpec, JobStatus
 from tessera.kube.resources.meta import Uid

@@ -14,9 +14,9 @@ from tessera.forecast.queue.competition import CurrentPage
 from tessera.forecast.queue.satellite import PERIOD, QueueTask
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import NODES, PODS
-from tessera.kube.watch.informer import Informer
 
 
 def large() -> SlicerCluster:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tessera.clock import LoopClock, parse_rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODES
 from tessera.provisioning.timestamps import read_machine
 from tessera_lab.cloud.cloud import Cloud

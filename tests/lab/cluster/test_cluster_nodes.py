@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tessera.clock import LoopClock, SystemClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
 from tessera.nvml.simulated.machine_state import DRIVER_VERSION
 from tessera_lab.apiserver.kinds.versions import CLUSTERS, RELEASES

@@ -21,7 +21,7 @@ import pytest
 
 import tessera_lab
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import (
     CONFIGMAPS,
     DAEMONSETS,

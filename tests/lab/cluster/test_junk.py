@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.searching import examples
 
 from tessera.clock import LoopClock
-from tessera.kube.client.requests import Request
+from tessera.kube.requests import Request
 from tessera.kube.resources import PODS
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.cluster.cluster import ADMIN, ClusterOptions, SimulatedCluster

@@ -9,7 +9,7 @@ import pytest
 from tests.support.conformance_api import Kubectl
 
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import PODS
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority
 from tessera_lab.apiserver.interfaces import UserInfo

@@ -16,9 +16,9 @@ import pytest
 from tessera.clock import LoopClock
 from tessera.doctor.manifests import install_manifests
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
+from tessera.kube.informer import EventKind, Informer
 from tessera.kube.resources import NODES, PODS, Pod, Resource
-from tessera.kube.watch.informer import EventKind, Informer
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -7,8 +7,8 @@ import pytest
 from tests.support.device_claims import claim, claiming_pod, device_class, exactly, resource_slice
 
 from tessera.clock import LoopClock, parse_rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Invalid
+from tessera.kube.client import Client
+from tessera.kube.errors import Invalid
 from tessera.kube.resources import NODES, PODS
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.scheduler.claim_binding import DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES

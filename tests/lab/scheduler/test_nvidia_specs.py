@@ -15,7 +15,7 @@ from tests.support.device_claims import claiming_pod, profile_class
 from tessera.clock import LoopClock
 from tessera.dra.driver_objects import device_classes, plan_slices
 from tessera.dra.node_devices import NVIDIA_DRIVER
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NODES, PODS
 from tessera_lab.cluster.cluster import SimulatedCluster
 from tessera_lab.scheduler.claim_binding import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS
 from tessera_lab.cluster.cluster import ClusterOptions, SimulatedCluster
 from tessera_lab.cluster.options import parse_nodes

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Stream
 from tessera.kueue.names import GROUP, VISIBILITY_GROUP
 
 #: An answer of a proxy in front of the API server.

@@ -9,10 +9,10 @@ from tests.support.kueue.visibility import reader
 
 from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
-from tessera.kube.client.requests import Transport
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.quantity import parse_quantity
+from tessera.kube.requests import Transport
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS, STATEFULSETS
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.kueue.configuration import ALL_CARDS, CardPool, SideQuota, TeamQuota, make_queues

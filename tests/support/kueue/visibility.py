@@ -6,8 +6,8 @@ In a cluster it is an aggregated API, which Kueue's own process serves; here a t
 from contextlib import AbstractAsyncContextManager
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream, Transport
+from tessera.kube.client import Client
+from tessera.kube.requests import Request, Response, Stream, Transport
 from tessera.kueue.names import VISIBILITY_GROUP
 from tessera_lab.kueue.manager import Visibility, respond
 

@@ -29,8 +29,8 @@ import msgspec
 from tessera.agent.base.node_objects import ApiMirror
 from tessera.api.names import REBOOT_REQUESTED, PodUid
 from tessera.api.nodes.repairs import RebootWay, Repairs
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import NODES
 from tessera.limits import CONDITION_MESSAGE, ECHOED
 from tessera.text import one_line

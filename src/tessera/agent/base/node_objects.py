@@ -38,12 +38,12 @@ from tessera.api.nodes.node_marks import (
 )
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import Informer
 from tessera.kube.resources import NODES, PODS, Condition, Node, Pod, Resource
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 

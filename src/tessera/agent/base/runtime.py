@@ -18,7 +18,7 @@ from tessera.agent.base.node_objects import ApiMirror, NodeMirror, ObjectEvents
 from tessera.agent.base.settings import AgentOptions
 from tessera.agent.base.wake_ups import ChangeNotifier
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.asynchronous import AsyncNvml

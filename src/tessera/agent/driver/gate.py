@@ -52,7 +52,7 @@ from tessera.api.nodes.node_marks import (
     read_request,
 )
 from tessera.clock import rfc3339
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import NODES, Condition, Node
 from tessera.kube.retries import Backoff

@@ -26,7 +26,7 @@ from tessera.agent.inventory.gpu_inventory import GpuInventory, InventoryReader
 from tessera.agent.inventory.sliceable_gpus import SliceLease
 from tessera.api.names import GPU_CONDITION, POD_HEALTH_MANAGER, PodUid
 from tessera.clock import rfc3339
-from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
+from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
 from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.retries import Backoff

@@ -37,7 +37,7 @@ from tessera.agent.base.wake_ups import Fact
 from tessera.agent.node_status.node_facts import MachineFacts, NodeFacts, NodeMetadata, is_part
 from tessera.api.nodes.node_marks import HEALTH, is_marked_silent
 from tessera.clock import rfc3339
-from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.errors import ApiError, Forbidden
 from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import NODES, Node
 from tessera.kube.retries import Backoff

@@ -31,7 +31,7 @@ from tessera.agent.base.node_files import StateFile
 from tessera.agent.base.wake_ups import ChangeNotifier, Fact
 from tessera.agent.sharing.device_plugin import AllocationCalls, StaticDevicePlugin
 from tessera.clock import Clock
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Node
 from tessera.kubelet.interfaces import Device, Kubelet, PluginError

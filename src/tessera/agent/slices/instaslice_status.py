@@ -45,8 +45,8 @@ from tessera.api.instaslice import (
     summarize,
 )
 from tessera.api.names import QUOTA_RESOURCE, PodUid
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, Node
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, version_number

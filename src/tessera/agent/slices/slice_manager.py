@@ -48,10 +48,10 @@ from tessera.agent.slices.slice_table import SliceJournalFile, SlicesCollector, 
 from tessera.agent.slices.state_machine import SliceStateMachine
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid, resource_of
-from tessera.kube.client.errors import ApiError
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import Node, Pod
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.kubelet.interfaces import Device
 from tessera.nvml.errors import NvmlError
 

@@ -44,9 +44,9 @@ from tessera.api.instaslice import NodeResources, ProfilePlacements
 from tessera.api.names import GPU_RESOURCES, MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL
 from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
 from tessera.clock import parse_time_or_zero
+from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Node
-from tessera.kube.watch.cache import EventKind, WatchEvent
 from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
 

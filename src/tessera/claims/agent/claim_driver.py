@@ -41,7 +41,7 @@ from tessera.claims.agent.prepared_claims import ClaimDaemons, PreparedClaim, Pr
 from tessera.dra.claims import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 from tessera.dra.node_devices import partition_name, pool_names, share_id, shared_name, whole_name
 from tessera.dra.opaque_configs import ConfigRefused, DeviceSettings, check_configs, check_share, settings_of
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.event_recorder import make_reference
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef, HandedOverError, PluginError, PreparedDevice
 from tessera.mig.geometry import Profile

@@ -35,10 +35,10 @@ from tessera.dra.devices import Pool
 from tessera.dra.driver_objects import Json, SlicePlan, dropped_fields, find_rival, find_salt, is_ours, plan_slices
 from tessera.dra.node_devices import DRIVER, NodeCard, PublishOptions, node_pools
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
-from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.informer import Informer
 from tessera.kube.resources import Node
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import Informer
 from tessera.mig.geometry import Placement
 from tessera.nvml.interface import CardAttributes, family
 

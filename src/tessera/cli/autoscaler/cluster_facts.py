@@ -25,8 +25,8 @@ from tessera.cli.autoscaler.settings import (
 )
 from tessera.cli.base.durations import parse_duration
 from tessera.clock import parse_time_or_zero
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, EVENTS, NODES, PODS, Node, Pod
 from tessera.kube.resources.meta import Resource

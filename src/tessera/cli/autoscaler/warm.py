@@ -170,7 +170,7 @@ def _warn(priority: int, cutoff: int) -> None:
 
 async def _serves_buffers(kubeconfig: Path | None, context: str | None) -> bool:
     """True if the cluster serves CapacityBuffers; whoever may not list them may ask that."""
-    from tessera.kube.client.errors import NotFound
+    from tessera.kube.errors import NotFound
     from tessera.provisioning.warm_nodes import CAPACITY_BUFFERS
 
     async with connect("tessera-autoscaler", kubeconfig, context) as client:

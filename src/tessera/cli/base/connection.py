@@ -14,9 +14,9 @@ from tessera.limits import LINE_SHOWN
 from tessera.text import UserError, one_line
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
-    from tessera.kube.transport.cluster_config import ClusterConfig
-    from tessera.kube.transport.http import HttpTransport
+    from tessera.kube.client import Client
+    from tessera.kube.cluster_config import ClusterConfig
+    from tessera.kube.http import HttpTransport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def _as_asked(config: "ClusterConfig", given: Mapping[str, Any]) -> "ClusterConf
     """The configuration with the identity and the time-out that the command line names."""
     import msgspec
 
-    from tessera.kube.transport.credentials import Credential, StaticCredentials
+    from tessera.kube.credentials import Credential, StaticCredentials
 
     changes: dict[str, Any] = {}
     if given.get(_TOKEN):
@@ -79,7 +79,7 @@ async def connect(
 ) -> AsyncIterator["Client"]:
     """A client of a command for the cluster of :func:`cluster_config`; ``component`` is its field manager."""
     from tessera.cli.base.one_shot import OneShotTransport
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
     transport = OneShotTransport(cluster_config(kubeconfig, context))
     client = Client(transport, field_manager=component, clock=SystemClock())
@@ -98,8 +98,8 @@ async def connect_transport(
     A command's requests share few connections and wait for them. A process keeps its connections, and its requests wait
     for none: pods wait for their answers, and so may the Lease.
     """
-    from tessera.kube.client.client import Client
-    from tessera.kube.transport.http import HttpTransport
+    from tessera.kube.client import Client
+    from tessera.kube.http import HttpTransport
 
     transport = HttpTransport(cluster_config(kubeconfig, context))
     client = Client(transport, field_manager=component, clock=SystemClock())
@@ -180,7 +180,7 @@ _UNKNOWN_USER = (
 
 def describe_error(error: BaseException) -> str | None:
     """The line for an error that a user can act on; None for a defect of this program."""
-    from tessera.kube.client.errors import ApiError, Forbidden, Unauthorized
+    from tessera.kube.errors import ApiError, Forbidden, Unauthorized
     from tessera.nvml.errors import NvmlError
 
     if isinstance(error, BaseExceptionGroup):

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tessera.dashboard.view.explanations import Explanation as Told
     from tessera.explain.explanation import Explanation, ExplanationReport, Query
     from tessera.forecast.queue_page import QueuePage
-    from tessera.kube.client.client import Client
-    from tessera.kube.client.errors import Forbidden
+    from tessera.kube.client import Client
+    from tessera.kube.errors import Forbidden
 
 
 #: Seconds after which a command reads the cluster itself.
@@ -77,7 +77,7 @@ async def _report(client: "Client", wanted: "Query", namespace: str, notes: list
     from tessera.clock import SystemClock
     from tessera.explain.explanation import OWNED_BY
     from tessera.explain.query import explain
-    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.kube.errors import Forbidden, NotFound
 
     if wanted.kind == "pod":
         found = await _explain_as_tenant(client, namespace, wanted.name, notes)
@@ -107,7 +107,7 @@ async def _read_queue(client: "Client") -> "QueuePage | str":
 async def _ask(client: "Client", namespace: str, name: str) -> "Told | None":
     """What the API for tenants says of a pod, which is one request; None if it does not say."""
     from tessera.dashboard.view.explanations import EXPLANATIONS, read_view
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
 
     try:
         async with asyncio.timeout(_ONE_REQUEST):
@@ -122,7 +122,7 @@ async def _with_queue(client: "Client", found: "ExplanationReport") -> "Explanat
 
     from tessera.clock import SystemClock
     from tessera.explain.query import explain_queue
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
     from tessera.kube.resources import PODS
 
     if [each.case for each in found.answers] != ["other-gate"]:
@@ -159,7 +159,7 @@ async def _explain_as_tenant(
         name: of the pod, or of several, as :data:`~tessera.explain.explanation.OWNED_BY` says.
         notes: takes the note.
     """
-    from tessera.kube.client.errors import ApiError, Forbidden, NotFound, is_unanswered
+    from tessera.kube.errors import ApiError, Forbidden, NotFound, is_unanswered
     from tessera.kube.resources import NODES
 
     try:

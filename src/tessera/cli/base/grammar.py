@@ -21,7 +21,7 @@ from tessera.cli.base.console import has_screen, say, say_document, say_json
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
 
 _EXPRESSION = re.compile(r"\{((?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^{}])*)\}")
@@ -265,7 +265,7 @@ async def selected_pods(
         namespace: the only namespace; None for all, or for ``home`` if the user may not list the pods of all.
         home: where the user has rights.
     """
-    from tessera.kube.client.errors import Forbidden
+    from tessera.kube.errors import Forbidden
     from tessera.kube.resources import PODS
 
     if selector is None:

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.transport.cluster_config import SERVICE_ACCOUNT, ClusterConfig, ClusterConfigError, in_cluster
-from tessera.kube.transport.credentials import (
+from tessera.kube.cluster_config import SERVICE_ACCOUNT, ClusterConfig, ClusterConfigError, in_cluster
+from tessera.kube.credentials import (
     Credential,
     Credentials,
     ExecCredentials,

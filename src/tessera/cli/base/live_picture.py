@@ -21,7 +21,7 @@ from tessera.clock import Clock, SystemClock
 from tessera.text import age, one_line
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
 T = TypeVar("T")
 

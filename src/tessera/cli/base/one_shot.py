@@ -2,7 +2,7 @@
 
 aiohttp costs 90 ms of CPU time to import, more than all else that most commands do (``bench/cli.py``). The standard
 library's ``http.client`` blocks its thread, so that Ctrl-C would wait for the server. Watches, WebSockets and servers
-behind a proxy are left to :class:`~tessera.kube.transport.http.HttpTransport`, which is imported only for these.
+behind a proxy are left to :class:`~tessera.kube.http.HttpTransport`, which is imported only for these.
 
 A connection costs about 10 ms of CPU time, at both ends, most of it for TLS: more than most requests. Requests at the
 same time share one, and another is made for a request that has waited as long as that is worth. Answers that do not
@@ -20,12 +20,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from tessera.kube.client.requests import Request, Response, Stream
-from tessera.kube.transport.cluster_config import ClusterConfig, TlsContexts, describe_certificate_error
-from tessera.kube.transport.credentials import Credential
+from tessera.kube.cluster_config import ClusterConfig, TlsContexts, describe_certificate_error
+from tessera.kube.credentials import Credential
+from tessera.kube.requests import Request, Response, Stream
 
 if TYPE_CHECKING:
-    from tessera.kube.transport.http import HttpTransport
+    from tessera.kube.http import HttpTransport
 
 #: Seconds to connect.
 _CONNECT_TIMEOUT = 10.0
@@ -247,7 +247,7 @@ class OneShotTransport:
             await self._whole.close()
 
     def _http(self) -> "HttpTransport":
-        from tessera.kube.transport.http import HttpTransport
+        from tessera.kube.http import HttpTransport
 
         self._whole = self._whole or HttpTransport(self._config)
         return self._whole

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import aiohttp
 import msgspec
 
-from tessera.kube.client.errors import Status, error_from_response
-from tessera.kube.client.requests import Request
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.errors import Status, error_from_response
+from tessera.kube.http import HttpTransport
+from tessera.kube.requests import Request
 from tessera.limits import RECORD_SIZE
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")

@@ -12,8 +12,8 @@ import msgspec
 from tessera.api.names import SIMULATED_RUNTIME, VIRTUAL_TIME_SUFFIX
 from tessera.cli.base.command_group import extension
 from tessera.cli.base.console import say
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import Node
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tessera.dashboard.view.cluster_map import Map
     from tessera.dashboard.view.explanations import Explanation
     from tessera.dashboard.view.objects import GpuHours, Usage, WaitingPods
-    from tessera.kube.client.client import Client
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.client import Client
+    from tessera.kube.errors import ApiError
     from tessera.kube.resources.meta import Resource
 
 T = TypeVar("T", "Usage", "Map", "Explanation", "WaitingPods", "GpuHours")
@@ -53,7 +53,7 @@ async def read_as_tenant(client: "Client", resource: "Resource[T]", namespace: s
         NotFound: the API is there, and has no such object.
     """
     from tessera.dashboard.view.explanations import read_view
-    from tessera.kube.client.errors import ApiError, NotFound
+    from tessera.kube.errors import ApiError, NotFound
 
     try:
         return await read_view(client, resource, namespace, name)
@@ -71,7 +71,7 @@ async def missing_right(client: "Client", namespace: str, view: "ApiError") -> s
         namespace: the user's namespace.
         view: the API's refusal.
     """
-    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.kube.errors import Forbidden, NotFound
 
     if isinstance(view, NotFound) or (isinstance(view, Forbidden) and await _lacks_api(client)):
         return (
@@ -93,7 +93,7 @@ async def missing_right(client: "Client", namespace: str, view: "ApiError") -> s
 async def _lacks_api(client: "Client") -> bool:
     """True if discovery, which is for every user, lists no such API: RBAC refuses also what does not exist."""
     from tessera.dashboard.view.explanations import GROUP
-    from tessera.kube.client.errors import ApiError, NotFound
+    from tessera.kube.errors import ApiError, NotFound
 
     try:
         await client.request("GET", f"/apis/{GROUP}")
@@ -114,7 +114,7 @@ async def describe_role(client: "Client | None", needed: str) -> str:
 
 async def _subject(client: "Client") -> str:
     """The option of kubectl that names this user, as a word of a shell: ``--user=jane``."""
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
     from tessera.kube.resources import SELF_SUBJECT_REVIEWS
 
     try:

@@ -11,7 +11,7 @@ from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
 from tessera.text import age, list_names
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.observe.reading import Usage
     from tessera.observe.usage_rows import LeaseRow
 
@@ -45,7 +45,7 @@ async def read_or_explain(
     Raises:
         CommandError: the user lacks a right, Tessera is not installed, or a named node has no agent.
     """
-    from tessera.kube.client.errors import Forbidden
+    from tessera.kube.errors import Forbidden
     from tessera.observe.reading import add_services, add_teams, read_usage
 
     tenant = False
@@ -97,7 +97,7 @@ async def _add_teams_as_tenant(client: "Client", usage: "Usage", namespace: str)
 
     from tessera.cli.base.tenant_view import read_as_tenant
     from tessera.dashboard.view.objects import GPU_HOURS
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
     from tessera.observe.reading import TEAMS_UNKNOWN
     from tessera.usage.record import decode_teams
 

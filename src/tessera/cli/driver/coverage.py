@@ -45,7 +45,7 @@ from tessera.driver.images import Resolver
 from tessera.driver.kernels import NextKernel, parse_kernel_lists
 from tessera.driver.registry.credentials import PullSecrets
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 
 #: Exit codes: a kernel has no image; the next kernel is unknown, with ``--fail-if-unknown``.
 NOT_COVERED, NOT_KNOWN = 3, 4

@@ -14,7 +14,7 @@ from tessera.cli.base.simulated_cluster import has_virtual_time
 from tessera.clock import SystemClock, parse_rfc3339
 from tessera.driver.node_facts import read_node_facts
 from tessera.driver.node_status import read_status
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NODES, Node
 from tessera.text import age
 

@@ -31,8 +31,8 @@ from tessera.driver.node_facts import DriverNodeFacts, read_node_facts
 from tessera.driver.policies import PolicyObjects, select_policy
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.gpu_operator.driver_policy import DriverPolicy, ImageSource
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.limits import ECHOED
 

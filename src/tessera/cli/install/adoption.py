@@ -29,8 +29,8 @@ from tessera.cli.install.ownership import list_objects
 from tessera.cli.install.preflight import CONFLICTS
 from tessera.clock import Clock
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Conflict, NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS, Node
 
 #: Annotation of a ClusterPolicy: the former values of ``enabled`` of the parts that Tessera replaces, as JSON.

@@ -59,8 +59,8 @@ from tessera.clock import Clock
 from tessera.doctor.manifests import deploy_folder, install_manifests, page_manifests, read_manifests
 from tessera.dra.driver_objects import device_classes
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.nesting import decode_json

@@ -26,8 +26,8 @@ from tessera.cli.install.settings import driver_objects, read_text_settings
 from tessera.cli.install.variants import CERT_MANAGER
 from tessera.dashboard.origins import PageNames, make_provider
 from tessera.driver.registry.credentials import read_authorities
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS
 
 #: Ports that the page's process has anyway (``deploy/options/dashboard``).

@@ -13,7 +13,7 @@ from tessera.cli.base.console import say
 
 if TYPE_CHECKING:
     from tessera.clock import Clock
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
 #: The key of the ConfigMap.
 KEY = "values.yaml"

@@ -47,12 +47,12 @@ from tessera.cli.install.preflight import (
 )
 from tessera.clock import Clock, until_set
 from tessera.driver.registry.credentials import parse_authorities
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import Informer
 from tessera.limits import INSTALL_OPTIONS
 from tessera.serving.status_server import serve_status
 from tessera.text import UserError, one_line

@@ -24,8 +24,8 @@ import msgspec
 
 from tessera.api.names import NODE_GROUPS_MAP, REPAIRS_MAP, SYSTEM_NAMESPACE
 from tessera.cli.install.manifests import AGENT, CONFIG_MAP, Manifest
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, Forbidden, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Conflict, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, DEPLOYMENTS, Resource
 from tessera.nesting import decode_json
 

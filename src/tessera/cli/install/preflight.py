@@ -14,8 +14,8 @@ from tessera.cli.install.ownership import get_object, list_objects
 from tessera.doctor.manifests import BUILD_IMAGE, UNPUBLISHED
 from tessera.doctor.platform_checks import REMOVE_IT, is_instaslice
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES, DaemonSet
 from tessera.kube.resources.meta import FORMAT_ANNOTATION
 

@@ -11,7 +11,7 @@ from tessera.observe.top_view import Ask, Failed, Question, Told
 from tessera.text import age, one_line
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.kube.resources import Pod
 
 #: Lines of a log that are shown before what comes, and the most bytes of a line that is kept.
@@ -28,7 +28,7 @@ async def answer(client: "Client", ask: Ask, now: float) -> AsyncIterator[Told |
         ask: the request.
         now: the time.
     """
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
     from tessera.text import UserError
 
     makers = {Question.WHY: _why, Question.LOG: _log, Question.DESCRIBE: _describe, Question.PAGE: _page}
@@ -41,7 +41,7 @@ async def answer(client: "Client", ask: Ask, now: float) -> AsyncIterator[Told |
 
 def _sentence(ask: Ask, error: Exception) -> str:
     """The failure in one line, with what to do next."""
-    from tessera.kube.client.errors import Forbidden, NotFound
+    from tessera.kube.errors import Forbidden, NotFound
 
     text = error.format_message() if isinstance(error, click.ClickException) else describe_error(error)
     reason = (text or str(error)).removeprefix("error: ")
@@ -81,7 +81,7 @@ async def _log(client: "Client", ask: Ask, now: float) -> AsyncIterator[Sequence
 
 
 async def _describe(client: "Client", ask: Ask, now: float) -> AsyncIterator[Sequence[str]]:
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
     from tessera.kube.resources import EVENTS, PODS
 
     pod = await client.get(PODS, ask.pod, ask.namespace)
@@ -145,7 +145,7 @@ async def _page(client: "Client", ask: Ask, now: float) -> AsyncIterator[Sequenc
     """The address of the live page, filtered to the row; how to get it where the installation names none."""
     from urllib.parse import urlencode
 
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
     from tessera.kube.resources import DEPLOYMENTS
 
     del now

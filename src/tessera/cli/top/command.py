@@ -24,7 +24,7 @@ from tessera.cli.base.grammar import (
 
 if TYPE_CHECKING:
     from tessera.clock import Clock
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.observe.reading import Usage
     from tessera.observe.service_rows import ServiceRow
     from tessera.observe.top_view import TopView, View
@@ -204,9 +204,9 @@ async def _watch(client: "Client", clock: "Clock", changed: asyncio.Event) -> No
     """Sets the event when slices are made or destroyed; ends for a user who may not watch their records."""
     from tessera.api.instaslice import INSTASLICES
     from tessera.api.names import INSTASLICE_NAMESPACE
-    from tessera.kube.client.errors import ApiError
+    from tessera.kube.errors import ApiError
+    from tessera.kube.informer import Informer
     from tessera.kube.resources.meta import PartialObject, Resource
-    from tessera.kube.watch.informer import Informer
 
     with contextlib.suppress(ApiError, OSError):
         first = await client.page(INSTASLICES, INSTASLICE_NAMESPACE, limit=_WATCHED + 1)

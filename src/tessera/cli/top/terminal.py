@@ -16,7 +16,7 @@ from tessera.observe.top_view import Ask, Event, Pressed, Read, TopView
 
 if TYPE_CHECKING:
     from tessera.clock import Clock
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
     from tessera.observe.reading import Usage
 
 #: Keys by the sequences that terminals send for them.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tessera.cli.uninstall.nodes import Result
     from tessera.cli.uninstall.removal import RemovalOptions
     from tessera.clock import Clock
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
 #: Field manager of the removal's writes. It begins as those of Tessera's processes, so its own fields go as well.
 COMPONENT = "tessera-uninstall"
@@ -138,7 +138,7 @@ async def report_removal(
     """
     from tessera.cli.uninstall.nodes import Unfinished
     from tessera.cli.uninstall.removal import remove_all
-    from tessera.kube.client.errors import Forbidden
+    from tessera.kube.errors import Forbidden
 
     results: list[Result] = []
 

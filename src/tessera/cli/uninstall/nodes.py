@@ -31,10 +31,10 @@ from tessera.api.nodes.node_marks import (
 )
 from tessera.cli.install.adoption import DEPLOY_PREFIX
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Conflict, NotFound
+from tessera.kube.informer import Informer, InformerGroup
 from tessera.kube.resources import NODES, PODS, Node
-from tessera.kube.watch.informer import Informer, InformerGroup
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class Unfinished(Exception):  # noqa: N818 - no error of the program
 
 Json = Mapping[str, Any]
 
-#: Beginning of the names of Tessera's field managers (:class:`tessera.kube.client.client.Client`).
+#: Beginning of the names of Tessera's field managers (:class:`tessera.kube.client.Client`).
 OURS = "tessera-"
 #: Beginning of the keys of taints that only Tessera removes.
 _TAINT = "tessera.dev/"

@@ -31,8 +31,8 @@ from tessera.cli.install.ownership import (
 from tessera.cli.uninstall.nodes import OURS, Done, Result
 from tessera.doctor.manifests import deploy_folder, install_manifests, read_manifests
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import (
     CONFIGMAPS,
     CRDS,

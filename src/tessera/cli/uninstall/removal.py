@@ -57,8 +57,8 @@ from tessera.cli.uninstall.objects import (
 )
 from tessera.clock import Clock, rfc3339
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, Conflict, NotFound
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, EVENTS, MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.resources.meta import Resource, resource_for
 

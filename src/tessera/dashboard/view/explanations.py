@@ -6,7 +6,7 @@ They are apart from the other objects so that ``tessera why`` loads nothing else
 from typing import TypeVar
 
 from tessera.explain.explanation import ExplanationReport
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources.meta import ObjectMeta, Resource, Wire
 
 GROUP, VERSION = "view.tessera.dev", "v1alpha1"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera.clock import rfc3339
-from tessera.kube.client.errors import BadRequest, ServiceUnavailable, Status
+from tessera.kube.errors import BadRequest, ServiceUnavailable, Status
 from tessera.kube.resources.selectors import Selector, parse_selector
 from tessera.signals.page import LOAD, REPLICAS, ROOM, SIGNALS, Service, SignalsPage
 

@@ -28,7 +28,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.dashboard.view import externalscaler_pb2 as keda
 from tessera.dashboard.view.external_metrics import require_fresh, value_of
-from tessera.kube.client.errors import ServiceUnavailable
+from tessera.kube.errors import ServiceUnavailable
 from tessera.kubelet.wire import Method, service
 from tessera.limits import SCALER_CALLS, SCALER_MESSAGE
 from tessera.signals.page import LOAD, SIGNALS, SignalsPage

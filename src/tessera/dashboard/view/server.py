@@ -29,7 +29,7 @@ from tessera.dashboard.view.front_proxy import FrontProxy, NotProxiedError
 from tessera.dashboard.view.objects import GPU_HOURS, PASTS, RESOURCES, USAGES, WAITING_PODS
 from tessera.dashboard.view.openapi import documents
 from tessera.dashboard.visitors import NotNowError, Rights
-from tessera.kube.client.errors import ApiError, NotFound, ServiceUnavailable, Status
+from tessera.kube.errors import ApiError, NotFound, ServiceUnavailable, Status
 from tessera.kube.resources.meta import Resource
 from tessera.observe.cluster_reading import ClusterReading
 from tessera.observe.service_rows import missing_services

@@ -24,11 +24,11 @@ from tessera.driver.build.states import (
     read_attempt,
 )
 from tessera.driver.driver_sets import NAMESPACE
-from tessera.kube.client.errors import AlreadyExists, ApiError
+from tessera.kube.errors import AlreadyExists, ApiError
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, Job, Pod, key
 from tessera.kube.retries import Backoff
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 
 _log = logging.getLogger(__name__)
 

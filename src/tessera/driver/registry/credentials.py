@@ -23,8 +23,8 @@ import msgspec
 
 from tessera.api.image_reference import DOCKER_HUB, HUB_ALIASES, Reference
 from tessera.driver.limits import PULL_SECRET, REGISTRY_AUTHORITIES
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import SECRETS
 from tessera.nesting import decode_json
 

@@ -42,7 +42,7 @@ from tessera.driver.limits import DRIVER_MEMORY
 from tessera.driver.registry.client import RegistryClient, RegistryImage, RegistryOptions
 from tessera.driver.registry.credentials import CredentialsError, Keyring, PullSecrets, read_authorities
 from tessera.driver.registry.wire import RegistryError, RegistryHttp, RegistryUnreachable, Trust
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.retries import Backoff
 

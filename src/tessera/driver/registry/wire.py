@@ -25,7 +25,7 @@ from yarl import URL
 
 from tessera.driver.images import Outcome
 from tessera.driver.limits import REGISTRY_ANSWER, REGISTRY_REDIRECTS
-from tessera.kube.transport.cluster_config import client_context
+from tessera.kube.cluster_config import client_context
 from tessera.limits import Limit
 
 if TYPE_CHECKING:  # commands import this module also where they only show their help

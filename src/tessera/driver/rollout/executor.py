@@ -33,7 +33,7 @@ from tessera.driver.rollout.instructions import (
     RecordFailure,
 )
 from tessera.driver.rollout.node_view import PULL_APP, PULL_SET_LABEL, live_pods
-from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS

@@ -28,8 +28,8 @@ from tessera.controller.objects.pod_info import FINISHED
 from tessera.forecast.calibration import Outcomes
 from tessera.forecast.lives import LeaseEnded, LifeHistory, LifeKind, RunningLease, life_kind
 from tessera.forecast.past_times import RecentStarts, StartTimes, WaitHistory
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import JOBS, Job, OwnerReference, Pod
 from tessera.kube.resources.meta import OBJECT_NAME
 

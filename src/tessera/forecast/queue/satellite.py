@@ -26,14 +26,14 @@ from tessera.forecast.queue.held_back import read_held_back
 from tessera.forecast.queue.leases import JobReader
 from tessera.forecast.queue.published_reasons import PROMISED, Announcement, Announcer
 from tessera.forecast.queue_page import QUEUE_PATH, QueuePage, aged, encode_page
-from tessera.kube.client.errors import ApiError
+from tessera.kube.cache import EventKind, WatchEvent
+from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import Informer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.persistent_config_map import PersistentConfigMap
 from tessera.kube.resources import CONFIGMAPS, PODS, Node, Pod
 from tessera.kube.retries import OutageLog
-from tessera.kube.watch.cache import EventKind, WatchEvent
-from tessera.kube.watch.informer import Informer
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.authz.identity import AUTHENTICATED
 from tessera_lab.apiserver.discovery.discovery import version_priority
 from tessera_lab.apiserver.interfaces import GroupResource, Obj, ObjectReader, UserInfo

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.authz.identity import ISSUER, TokenAuthenticator, encode_user
 from tessera_lab.apiserver.handlers.pod_connect import (
     TEXT,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tessera.clock import parse_rfc3339, rfc3339_micro
-from tessera.kube.client.requests import Response
+from tessera.kube.requests import Response
 from tessera_lab.apiserver.container_log import ContainerLog, LogLine
 from tessera_lab.apiserver.handlers.claim_rights import not_allowed_error
 from tessera_lab.apiserver.interfaces import CommandResult, Logs, OpenConnection, StatusCause

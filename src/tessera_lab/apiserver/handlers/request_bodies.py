@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from tessera.kube.client.requests import Request
+from tessera.kube.requests import Request
 from tessera_lab.apiserver.interfaces import BodyDecoder, Obj, StatusCause
 from tessera_lab.apiserver.request.routing import QueryParameters
 from tessera_lab.apiserver.resource_types import ResourceType

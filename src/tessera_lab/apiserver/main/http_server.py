@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from tessera.cli.base.pod_exec import PROTOCOLS, STATUS, STDERR, STDOUT
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.authz.certificates import CertificateAuthority, CertificatePair
 from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, certificate_user
 from tessera_lab.apiserver.handlers.pod_connect import TUNNEL_PROTOCOL, PortForward

@@ -1,4 +1,4 @@
-"""A :class:`~tessera.kube.client.requests.Transport` to the API server in the same process, without sockets.
+"""A :class:`~tessera.kube.requests.Transport` to the API server in the same process, without sockets.
 
 One transport is one identity. Under a virtual event loop everything, timeouts and bookmarks included, runs on virtual
 time.
@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.requests import Request, Response, Stream
 from tessera_lab.apiserver.handlers.dispatch import Connected
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.server import ApiServer, StreamResponse

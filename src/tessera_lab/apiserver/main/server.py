@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.admission.admission_policies import AdmissionPolicies
 from tessera_lab.apiserver.admission.plugins import PLUGINS, AdmissionChain
 from tessera_lab.apiserver.admission.resource_quota import QuotaAdmission, QuotaTracker

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tessera.kube.client.requests import Request
+from tessera.kube.requests import Request
 from tessera_lab.apiserver.status import bad_request_error, no_such_path_error
 
 #: Subresources of a namespace; any other word after a namespace's name is a resource inside it.

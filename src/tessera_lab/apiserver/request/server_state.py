@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.client.requests import Request
+from tessera.kube.requests import Request
 from tessera_lab.apiserver.audit import AuditLog
 from tessera_lab.apiserver.interfaces import (
     Attributes,

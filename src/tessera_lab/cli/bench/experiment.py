@@ -25,7 +25,7 @@ from tessera_lab.experiments.runs import PERIOD, UNEXPLAINED, Attribution, attri
 from tessera_lab.reference_operator.manifests import REFERENCE, ReferenceWaits
 
 if TYPE_CHECKING:
-    from tessera.kube.client.client import Client
+    from tessera.kube.client import Client
 
 
 T = TypeVar("T")

@@ -15,11 +15,11 @@ import msgspec
 from tessera.api.mig_layouts import DISABLED
 from tessera.api.names import HOSTNAME_LABEL, MIG_CONFIG_LABEL
 from tessera.clock import parse_rfc3339
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import Informer
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.watch.informer import Informer
 from tessera.limits import ECHOED
 from tessera_lab.cloud.autoscaler.rules import (
     ActionKind,

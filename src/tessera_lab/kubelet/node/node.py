@@ -13,8 +13,8 @@ from typing import Any, Never
 from uuid import UUID
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.kube.resources.meta import uid_of

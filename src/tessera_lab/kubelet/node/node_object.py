@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 from tessera.api.names import SIMULATED_RUNTIME
 from tessera.clock import Clock, rfc3339, rfc3339_micro
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import LEASES, NODES
 from tessera_lab.kubelet.context import KubeletOptions
 from tessera_lab.kubelet.device_plugins.plugin_client import is_extended_resource_name

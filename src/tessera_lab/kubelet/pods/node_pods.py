@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from tessera.kube.informer import EventKind, WatchEvent
 from tessera.kube.resources.meta import key_of, uid_of
-from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.apiserver.container_log import ContainerLog
 from tessera_lab.apiserver.interfaces import CommandResult
 from tessera_lab.kubelet.containers.commands import run_at_once, signal_of

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder
 from tessera_lab.kubelet.claim_manager import ClaimManager
 from tessera_lab.kubelet.containers.launcher import Launcher

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tessera.kube.client.errors import ApiError, Conflict, Invalid, NotFound
+from tessera.kube.errors import ApiError, Conflict, Invalid, NotFound
 from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.requests import Request, Response
 from tessera_lab.apiserver.interfaces import PodPeer
 from tessera_lab.kubelet.servers.behaviour import HttpBehaviour
 from tessera_lab.limits import LAB_SERVER, LAB_SERVER_BODY

@@ -12,7 +12,7 @@ from email.utils import format_datetime
 from typing import Any, NamedTuple
 
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.kube.client.errors import AlreadyExists, NotFound
+from tessera.kube.errors import AlreadyExists, NotFound
 from tessera.kube.resources import CRONJOBS, JOBS
 from tessera.kube.resources.meta import split_key
 from tessera_lab.apiserver.kinds.cron_schedule import CronSchedule, find_zone, parse_schedule

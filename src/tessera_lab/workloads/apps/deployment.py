@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.kube.client.errors import AlreadyExists, NotFound
+from tessera.kube.errors import AlreadyExists, NotFound
 from tessera.kube.resources import DEPLOYMENTS, REPLICASETS
 from tessera.kube.resources.meta import key_of
 from tessera_lab.workloads.apps import rollout

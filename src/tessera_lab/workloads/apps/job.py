@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import JOBS, PODS
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, OwnershipClaims, is_being_deleted, queue_controller, queue_itself

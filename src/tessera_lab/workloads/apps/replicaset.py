@@ -7,7 +7,7 @@ too many. Of surplus pods it deletes first the least valuable: unassigned, pendi
 from typing import Any
 
 from tessera.clock import rfc3339
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import PODS, REPLICASETS
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors
 from tessera_lab.workloads.base.ownership import (

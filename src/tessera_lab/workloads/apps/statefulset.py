@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from tessera.kube.client.errors import AlreadyExists, ApiError
+from tessera.kube.errors import AlreadyExists, ApiError
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, STATEFULSETS
 from tessera_lab.workloads.apps.rollout import owner_hash, replicas
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, ObjectMirrors

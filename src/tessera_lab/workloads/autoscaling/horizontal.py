@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tessera.clock import rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.kube.informer import EventKind, WatchEvent
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources.meta import key_of, split_key
 from tessera.kube.resources.selectors import parse_selector
-from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.apiserver.handlers.subresource_handler import selector_text
 from tessera_lab.workloads.autoscaling.replica_calculator import (
     TOLERANCE,

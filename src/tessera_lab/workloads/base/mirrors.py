@@ -11,9 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Conflict, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.informer import Informer
 from tessera.kube.resources import (
     CONFIGMAPS,
     CRONJOBS,
@@ -34,7 +35,6 @@ from tessera.kube.resources import (
     STORAGE_CLASSES,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kube.watch.informer import Informer
 from tessera_lab.scheduler.claim_binding import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tessera_lab.simulation.supervision import LabInformer
 from tessera_lab.workloads.base.ownership import Json, controller_of

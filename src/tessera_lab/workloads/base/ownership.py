@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Conflict, Invalid, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import Conflict, Invalid, NotFound
+from tessera.kube.informer import EventKind, Informer, WatchEvent
 from tessera.kube.resources import LabelSelector
 from tessera.kube.resources.meta import Resource, key_of
 from tessera.kube.resources.selectors import Selector, make_selector
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.workloads.base.work_queue import Expectations, WorkQueue
 
 Json = Mapping[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tessera.clock import parse_rfc3339
-from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import Resource
 from tessera_lab.workloads.base.mirrors import ObjectMirrors

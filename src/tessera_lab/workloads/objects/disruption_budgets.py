@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.errors import Conflict, NotFound
+from tessera.kube.informer import Informer, WatchEvent
 from tessera.kube.resources import POD_DISRUPTION_BUDGETS, LabelSelector
 from tessera.kube.resources.meta import key_of
 from tessera.kube.resources.selectors import make_selector
-from tessera.kube.watch.informer import Informer, WatchEvent
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, controller_of, is_being_deleted, labels_of
 from tessera_lab.workloads.base.pods import condition, is_ready

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.informer import Informer, WatchEvent
 from tessera.kube.resources import API_SERVICES, SERVICES
 from tessera.kube.resources.meta import Resource, key_of
-from tessera.kube.watch.informer import Informer, WatchEvent
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted, labels_of, owner_reference
 from tessera_lab.workloads.base.pods import is_ready, phase

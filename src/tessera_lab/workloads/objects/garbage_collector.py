@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from tessera.kube.client.errors import ApiError, Conflict, NotFound
-from tessera.kube.client.requests import Propagation
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.informer import EventKind, Informer, WatchEvent
+from tessera.kube.requests import Propagation
 from tessera.kube.resources import CRDS
 from tessera.kube.resources.meta import OwnerReference, PartialObject, Resource
-from tessera.kube.watch.informer import EventKind, Informer, WatchEvent
 from tessera_lab.simulation.supervision import LabInformer
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.work_queue import WorkQueue

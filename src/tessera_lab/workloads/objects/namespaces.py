@@ -6,10 +6,10 @@ is emptied, kind by kind as discovery lists them, and finalized when nothing of 
 
 from collections.abc import Callable
 
-from tessera.kube.client.errors import AlreadyExists, Conflict, Forbidden, MethodNotAllowed, NotFound
+from tessera.kube.errors import AlreadyExists, Conflict, Forbidden, MethodNotAllowed, NotFound
+from tessera.kube.informer import EventKind, WatchEvent
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, SERVICE_ACCOUNTS
 from tessera.kube.resources.meta import PartialObject
-from tessera.kube.watch.informer import EventKind, WatchEvent
 from tessera_lab.workloads.base.mirrors import ObjectMirrors
 from tessera_lab.workloads.base.ownership import Json, is_being_deleted
 from tessera_lab.workloads.base.work_queue import WorkQueue

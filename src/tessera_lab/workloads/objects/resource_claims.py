@@ -12,10 +12,10 @@ Of ``pkg/controller/resourceclaim``, as a real 1.36.2 showed it:
 import asyncio
 from typing import Any
 
-from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.informer import EventKind
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of
-from tessera.kube.watch.informer import EventKind
 from tessera_lab.scheduler.claim_binding import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tessera_lab.scheduler.state.claim_cache import (
     FINALIZER,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.support.api_user import ApiUser
 
-from tessera.kube.client.requests import Response
+from tessera.kube.requests import Response
 
 POD = "/api/v1/namespaces/default/pods/"
 

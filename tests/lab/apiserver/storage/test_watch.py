@@ -8,7 +8,7 @@ import pytest
 from tests.support.api_user import ApiUser
 
 from tessera.clock import LoopClock
-from tessera.kube.client.requests import Request
+from tessera.kube.requests import Request
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.control_plane_lab import ControlPlaneLab
 
-from tessera.kube.client.errors import NotFound
+from tessera.kube.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera_lab.kubelet.containers.probes import Probe
 from tessera_lab.kubelet.images.catalogue import ImageCatalogue, ImageProgram, ProgramContext, SimulatedImage

@@ -27,7 +27,7 @@ from tests.support.device_claims import (
 
 from tessera.claims.agent.claim_server import serve_claims
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NODES, PODS
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import ClaimDeviceHealth, ClaimRef

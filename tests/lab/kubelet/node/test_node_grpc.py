@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tessera.clock import SystemClock
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
 from tessera.kube.resources import NODES, PODS
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera_lab.apiserver.interfaces import UserInfo

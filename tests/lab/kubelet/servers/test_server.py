@@ -10,7 +10,7 @@ import pytest
 from tests.support.ports import free_port
 
 from tessera.clock import LoopClock, SystemClock
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.requests import Request, Response
 from tessera_lab.kubelet.servers.behaviour import HttpBehaviour
 from tessera_lab.kubelet.servers.server import SimulatedServer, SimulatedServers
 from tessera_lab.limits import LAB_SERVER

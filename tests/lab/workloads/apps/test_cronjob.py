@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.control_plane_lab import ControlPlaneLab
 
-from tessera.kube.client.errors import ApiError
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import CRONJOBS, JOBS, PODS
 
 Make = Callable[..., dict[str, Any]]

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from tests.support.control_plane_lab import ControlPlaneLab
 
-from tessera.kube.client.errors import Invalid
-from tessera.kube.client.requests import Request, Response
+from tessera.kube.errors import Invalid
+from tessera.kube.requests import Request, Response
 from tessera.kube.resources import API_SERVICES, DEPLOYMENTS
 from tessera_lab.apiserver.handlers.aggregation import Target
 from tessera_lab.workloads.base.mirrors import AUTOSCALERS

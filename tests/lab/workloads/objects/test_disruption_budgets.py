@@ -7,7 +7,7 @@ import pytest
 from tests.support.control_plane_lab import ControlPlaneLab
 
 from tessera.clock import rfc3339
-from tessera.kube.client.errors import TooManyRequests
+from tessera.kube.errors import TooManyRequests
 from tessera.kube.resources import DEPLOYMENTS, POD_DISRUPTION_BUDGETS, PODS
 from tessera_lab.workloads.objects.disruption_budgets import budget_status, covered
 

@@ -12,7 +12,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from tessera.kube.transport.cluster_config import client_context
+from tessera.kube.cluster_config import client_context
 
 if TYPE_CHECKING:
     import aiohttp

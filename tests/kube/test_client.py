@@ -3,8 +3,8 @@
 import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer, names, pod
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import (
+from tessera.kube.client import Client
+from tessera.kube.errors import (
     AlreadyExists,
     ApiError,
     BrokenAnswer,

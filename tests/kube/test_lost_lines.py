@@ -11,10 +11,10 @@ from tests.support.api_user import ADMIN
 from tests.support.tasks import cancel_tasks
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer
+from tessera.kube.requests import Request, Response, Stream
 from tessera.kube.resources import CONFIGMAPS
-from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -14,10 +14,10 @@ from tests.kube.conftest import ImpatientClock, ScriptedServer
 
 from tessera.cli.base.connection import connect_transport
 from tessera.cli.base.one_shot import OneShotTransport
-from tessera.kube.client.requests import Request
-from tessera.kube.transport.cluster_config import ClusterConfig, tls_context
-from tessera.kube.transport.credentials import Credential, StaticCredentials, TokenFile
-from tessera.kube.transport.http import HttpTransport
+from tessera.kube.cluster_config import ClusterConfig, tls_context
+from tessera.kube.credentials import Credential, StaticCredentials, TokenFile
+from tessera.kube.http import HttpTransport
+from tessera.kube.requests import Request
 
 GET = Request(method="GET", path="/api/v1/nodes", query=[("labelSelector", "a in (b,c)&x=1"), ("limit", "5")])
 #: More requests than the controller has in flight: 64 of pods, and those of nodes.

@@ -11,7 +11,7 @@ import pytest
 from tests.kube.conftest import ImpatientClock
 
 from tessera.clock import rfc3339
-from tessera.kube.transport.credentials import CredentialError, ExecCredentials, ExecPlugin, TokenFile
+from tessera.kube.credentials import CredentialError, ExecCredentials, ExecPlugin, TokenFile
 
 V1 = "client.authentication.k8s.io/v1"
 

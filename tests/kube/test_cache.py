@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.kube.cache import Cache, EventKind, WatchEvent
 from tessera.kube.resources import ObjectMeta, Pod, PodSpec, Uid
-from tessera.kube.watch.cache import Cache, EventKind, WatchEvent
 
 
 def pod(name: str, version: int, uid: str = "u", node: str = "") -> Pod:

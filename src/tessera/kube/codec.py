@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar, get_origin
 
 import msgspec
 
-from tessera.kube.client.errors import Status
+from tessera.kube.errors import Status
 from tessera.kube.resources.meta import ObjectMeta, PartialObject
 from tessera.nesting import cut_nesting
 from tessera.text import one_line

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client.requests import Request
-from tessera.kube.transport.credentials import NOBODY, Credential, Credentials, TokenFile
+from tessera.kube.credentials import NOBODY, Credential, Credentials, TokenFile
+from tessera.kube.requests import Request
 from tessera.text import UserError
 
 #: Seconds for a whole answer, unless the user says otherwise.

@@ -10,9 +10,9 @@ from tests.kube.conftest import run_virtual
 from tests.kube.electing import EPOCH, refusal
 
 from tessera.clock import LoopClock
-from tessera.kube.client.client import Client
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
 from tessera.kube.event_recorder import EventRecorder, make_reference
+from tessera.kube.requests import Request, Response, Stream
 from tessera.kube.resources import CONFIGMAPS, NODES
 
 

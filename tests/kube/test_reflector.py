@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names, pod, status_line
 
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import Forbidden
-from tessera.kube.client.requests import Request, Response, Stream
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden
+from tessera.kube.reflector import EVERYTHING, Reflector, WatchEvent, WatchScope
+from tessera.kube.requests import Request, Response, Stream
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.watch.reflector import EVERYTHING, Reflector, WatchEvent, WatchScope
 
 Story = list[str]
 

@@ -1,6 +1,6 @@
 """API requests: the transport that carries them, their bodies and parameters, and their repetition after a 429.
 
-Two transports exist: :mod:`tessera.kube.transport.http` speaks HTTP through aiohttp, and the lab calls its API server
+Two transports exist: :mod:`tessera.kube.http` speaks HTTP through aiohttp, and the lab calls its API server
 in the same process without sockets. Neither interprets the bytes.
 
 :class:`FencedTransport` sends writes only while its process leads. A write that was right when it was decided may be
@@ -16,7 +16,7 @@ import msgspec
 
 from tessera import __version__
 from tessera.clock import Clock
-from tessera.kube.client.errors import TooManyRequests, error_from_response
+from tessera.kube.errors import TooManyRequests, error_from_response
 from tessera.kube.resources.meta import Wire
 
 
@@ -223,7 +223,7 @@ class RequestSender:
         accept: str,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> Response:
-        """Sends a request; see :meth:`tessera.kube.client.client.Client.request`."""
+        """Sends a request; see :meth:`tessera.kube.client.Client.request`."""
         headers = {**self.headers(accept), **headers}
         encoded = b""
         if body is not None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import inspect
 
 import tessera
-from tessera.kube.client.codec import Codec, Undecodable
+from tessera.kube.codec import Codec, Undecodable
 from tessera.kube.resources.meta import Resource
 
 

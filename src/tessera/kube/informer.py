@@ -19,11 +19,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.cache import Cache, EventKind, IndexFunction, WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden
+from tessera.kube.reflector import Reflector, WatchScope
 from tessera.kube.resources.meta import Resource
-from tessera.kube.watch.cache import Cache, EventKind, IndexFunction, WatchEvent
-from tessera.kube.watch.reflector import Reflector, WatchScope
 
 __all__ = ["Cache", "EventKind", "Informer", "WatchEvent"]
 
@@ -302,7 +302,7 @@ class OptionalKind(Generic[T]):
         resource: the kind; of its versions, the server's preferred one is read.
         clock: the time, for pauses.
         rng: random numbers for jitter.
-        on_event: see :meth:`~tessera.kube.watch.informer.Informer.add_handler`.
+        on_event: see :meth:`~tessera.kube.informer.Informer.add_handler`.
         look_seldom: most seconds between two looks if the kind is served.
 
     Attributes:

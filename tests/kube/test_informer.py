@@ -7,9 +7,9 @@ from operator import attrgetter
 
 from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names, pod
 
-from tessera.kube.client.client import Client
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer, WatchEvent, read_nothing, read_parts
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.watch.informer import Informer, WatchEvent, read_nothing, read_parts
 
 
 async def test_handlers_hear_what_is_there_and_what_changes_and_see_it_in_the_index(

@@ -5,10 +5,10 @@ Rules:
 1. Structs are partial, so there is no PUT. Writes are create, server-side apply under one fixed field manager, merge
    patch (with ``resource_version`` where a lost update matters, with ``uid`` where the object's life matters), delete
    with preconditions, and the subresources' own forms.
-2. Only repeatable requests are repeated (:class:`~tessera.kube.client.requests.RequestSender`): a read, a patch or a
+2. Only repeatable requests are repeated (:class:`~tessera.kube.requests.RequestSender`): a read, a patch or a
    delete that was answered 429 is sent again after the server's Retry-After. A create or an eviction never is, and no
    request is after a broken connection, since the server may have acted.
-3. A refusal is an :class:`~tessera.kube.client.errors.ApiError`; no answer is a ``ConnectionError`` or
+3. A refusal is an :class:`~tessera.kube.errors.ApiError`; no answer is a ``ConnectionError`` or
    ``TimeoutError``.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client.codec import Codec, ListPage, ListResult, Undecodable
-from tessera.kube.client.errors import (
+from tessera.kube.codec import Codec, ListPage, ListResult, Undecodable
+from tessera.kube.errors import (
     BrokenAnswer,
     Conflict,
     Expired,
@@ -29,7 +29,7 @@ from tessera.kube.client.errors import (
     Status,
     error_from_response,
 )
-from tessera.kube.client.requests import (
+from tessera.kube.requests import (
     APPLY_PATCH,
     JSON,
     MERGE_PATCH,
@@ -176,7 +176,7 @@ class Client:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> AbstractAsyncContextManager[Stream]:
-        """The raw watch stream with bookmarks; :class:`~tessera.kube.watch.reflector.Reflector` reads it."""
+        """The raw watch stream with bookmarks; :class:`~tessera.kube.reflector.Reflector` reads it."""
         query = selector_query(label_selector, field_selector)
         query += [
             ("watch", "true"),

@@ -36,13 +36,13 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client.client import Client
-from tessera.kube.client.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable, WatchLine
-from tessera.kube.client.errors import ApiError, Expired, Status, error_from_response, error_from_status
-from tessera.kube.client.requests import Stream
+from tessera.kube.cache import Cache, EventKind, WatchEvent
+from tessera.kube.client import Client
+from tessera.kube.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable, WatchLine
+from tessera.kube.errors import ApiError, Expired, Status, error_from_response, error_from_status
+from tessera.kube.requests import Stream
 from tessera.kube.resources.meta import ObjectMeta, Resource, key, key_of, uid_of, version_number, version_of
 from tessera.kube.retries import LONGEST, Backoff
-from tessera.kube.watch.cache import Cache, EventKind, WatchEvent
 
 __all__ = ["EVERYTHING", "Cache", "EventKind", "Reflector", "WatchEvent", "WatchListener", "WatchScope"]
 

@@ -15,9 +15,9 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from tessera.kube.client.requests import Request, Response, Stream
-from tessera.kube.transport.cluster_config import ClusterConfig, TlsContexts, describe_certificate_error
-from tessera.kube.transport.credentials import Credential
+from tessera.kube.cluster_config import ClusterConfig, TlsContexts, describe_certificate_error
+from tessera.kube.credentials import Credential
+from tessera.kube.requests import Request, Response, Stream
 
 #: Seconds: to connect, and of silence in a stream. A watch brings a bookmark every minute, so a
 #: stream that is silent for a minute and a half is taken for a half-open connection and begins again from its last

@@ -1,1 +1,0 @@
-"""Carries API requests: the transport protocol, HTTP, kubeconfig and credentials."""

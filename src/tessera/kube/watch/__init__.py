@@ -1,1 +1,0 @@
-"""Mirrors resources of the API server by list and watch."""
