@@ -20,7 +20,6 @@ Rules:
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable
 
 import msgspec
@@ -304,32 +303,26 @@ class WorkloadRecorder:
         client: reads Events.
         store: the history of records.
         metrics: the metrics.
+
+    Attributes:
+        started: the records to keep, each once.
     """
 
     def __init__(self, client: Client, *, store: HistoryStore, metrics: ProvisioningMetrics) -> None:
         self._client = client
         self._store = store
         self._metrics = metrics
-        self._waiting: deque[WorkloadRecord] = deque(maxlen=200)
-        self._woken = asyncio.Event()
-
-    def add(self, record: WorkloadRecord) -> None:
-        """Adds the record of a pod that started; the tracker has it once."""
-        self._waiting.append(record)
-        self._woken.set()
+        self.started: asyncio.Queue[WorkloadRecord] = asyncio.Queue(maxsize=200)
 
     async def run(self) -> None:
-        """Stores added records until cancelled."""
+        """Stores records until cancelled."""
         while True:
-            await self._woken.wait()
-            self._woken.clear()
-            while self._waiting:
-                record = self._waiting.popleft()
-                if record.fresh:
-                    record = await self._with_pull(record)
-                if self._store.history.workloads.put(record):
-                    self._metrics.observe_workload(record)
-                    self._store.request_write()
+            record = await self.started.get()
+            if record.fresh:
+                record = await self._with_pull(record)
+            if self._store.history.workloads.put(record):
+                self._metrics.observe_workload(record)
+                self._store.request_write()
 
     async def _with_pull(self, record: WorkloadRecord) -> WorkloadRecord:
         fields = f"involvedObject.uid={record.uid},reason=Pulled"

@@ -231,7 +231,10 @@ class Provisioning:
         history = self._store.history
         for found in self.tracker.pop_saves():
             if not isinstance(found, SaveRecord):
-                self._workload_recorder.add(found.record)
+                started = self._workload_recorder.started
+                if started.full():  # the API server answers no questions about pulls; the oldest pod goes without
+                    started.get_nowait()
+                started.put_nowait(found.record)
                 continue
             before = history.nodes.get(found.record.uid)
             if history.nodes.put(found.record):

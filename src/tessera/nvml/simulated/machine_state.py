@@ -17,6 +17,7 @@ measured on hardware.
 import re
 import uuid
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -156,6 +157,10 @@ class SimGpuInstance(msgspec.Struct):
         return Placement(self.profile, self.start, self.size)
 
 
+#: Each property of a card asks for its model.
+_model = lru_cache(maxsize=64)(model_by_short_name)
+
+
 class SimCard(msgspec.Struct, omit_defaults=True):
     """A card.
 
@@ -195,7 +200,7 @@ class SimCard(msgspec.Struct, omit_defaults=True):
     @property
     def gpu_model(self) -> GpuModel:
         """Returns the card's model."""
-        return model_by_short_name(self.model)
+        return _model(self.model)
 
     @property
     def geometry(self) -> Geometry:
