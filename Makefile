@@ -72,10 +72,10 @@ $(VENV)/.compiled: $(VENV)/.dev $(shell find tests -name 'test_*.py')
 	@$(BIN)/pytest --collect-only -qq $(filter tests/%,$?) >/dev/null || true
 	@touch $@
 
-# Three workers for two cores: tests with real processes wait for them now and then.
+# Five workers for two cores: tests with real processes wait for them. With three, a quarter of both cores was idle.
 unit: $(VENV)/.compiled
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
