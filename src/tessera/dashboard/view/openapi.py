@@ -7,6 +7,7 @@ type that it has if it is there. A value of several types has no type.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -29,8 +30,9 @@ _KEPT = frozenset(
 _INFO = {"title": GROUP, "version": VERSION}
 
 
+@cache
 def documents() -> Mapping[str, bytes]:
-    """Returns the documents by their paths."""
+    """Returns the documents by their paths; one process may have several ports, and each asks."""
     version_3 = msgspec.json.encode(
         {
             "openapi": "3.0.0",
