@@ -36,6 +36,7 @@ def test_a_pod_gets_another_slice_and_returns(cluster: Any) -> None:
     assert "the slice is for pod web" in cluster.tessera("why", "web-slice")
     cluster.tessera("resize", "web", "--back")
     cluster.eventually(lambda: "MIG 1g.5gb" in slice_of(cluster))
+    cluster.kubectl("wait", "pod/web-slice", "--for=delete", "--timeout=60s")
 
 
 @pytest.mark.parametrize(
