@@ -15,7 +15,7 @@ from tessera.dra.claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from tessera.dra.node_devices import DRIVER
 from tessera.kube.resources import JOBS
 from tessera.kueue.configuration import ALL_CARDS
-from tessera.kueue.names import QUEUE_LABEL
+from tessera.kueue.objects import QUEUE_LABEL
 from tessera_lab.kueue.stand_in import StandIn
 
 __all__ = ["in_lab"]

@@ -21,7 +21,7 @@ from tessera.driver.policies import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.registry.resolver import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.rollout.candidates import FAILURES_CONFIG_MAP
 from tessera.forecast.history_text import HISTORY_NAME
-from tessera.kueue.names import CONFIG_MAP
+from tessera.kueue.objects import CONFIG_MAP
 from tessera.provisioning.history import RECORDS_NAME
 from tessera.usage.record import RECORD_NAME
 from tessera.webhook.base import PATHS, WebhookOptions

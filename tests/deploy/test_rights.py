@@ -23,7 +23,7 @@ from tessera.handover import local_models
 from tessera.kube import resources
 from tessera.kube.resources import Resource
 from tessera.kueue import objects
-from tessera.kueue.names import VISIBILITY_GROUP
+from tessera.kueue.objects import VISIBILITY_GROUP
 
 Right = tuple[str, str]  # verb, plural or plural/subresource
 

@@ -11,7 +11,7 @@ from tessera.api.names import QUOTA_RESOURCE
 from tessera.doctor.facts import ClusterFacts, Finding, KueueFacts, Verdict
 from tessera.doctor.queue_checks import check_queues
 from tessera.kueue.configuration import make_configuration
-from tessera.kueue.names import CHARGED_RESOURCE, CHECK_CONTROLLER
+from tessera.kueue.objects import CHARGED_RESOURCE, CHECK_CONTROLLER
 
 PROFILES = ("1g.5gb", "3g.20gb", "7g.40gb")
 NODES = [

@@ -23,7 +23,7 @@ from tessera.clock import SystemClock
 from tessera.kube.client import Client
 from tessera.kube.http import HttpTransport
 from tessera.kueue.configuration import make_configuration
-from tessera.kueue.names import Version
+from tessera.kueue.objects import Version
 from tessera.mig.models import model_by_short_name
 from tessera_lab.kueue.stand_in import StandIn
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.kueue.cluster import KueueCluster, template
 
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, PODS
-from tessera.kueue.names import ADMISSION_GATE, VERSIONS, Version
+from tessera.kueue.objects import ADMISSION_GATE, VERSIONS, Version
 from tessera_lab.kueue.workloads import condition, is_true
 
 #: Kueue evicts after this, and a freed slot needs less.

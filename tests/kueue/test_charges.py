@@ -8,7 +8,7 @@ from tests.support.kueue.cluster import KueueCluster, template
 
 from tessera.api.names import QUOTA_RESOURCE
 from tessera.kube.resources import JOBS, PODS
-from tessera.kueue.names import VERSIONS, Version
+from tessera.kueue.objects import VERSIONS, Version
 from tessera_lab.kueue.webhooks import KueueWebhooks
 
 #: Kueue's webhook before Tessera's, as by the names of both, and after it.

@@ -17,7 +17,7 @@ from tessera.controller.slicing.state.events import NodeObserved
 from tessera.kube.client import Client
 from tessera.kube.requests import Request, Response, Stream
 from tessera.kueue.check_decisions import PATIENCE
-from tessera.kueue.names import CHECK_CONTROLLER
+from tessera.kueue.objects import CHECK_CONTROLLER
 from tessera.kueue.satellite import AdmissionChecks
 from tessera_lab.simulation.virtual_time import run_virtual
 

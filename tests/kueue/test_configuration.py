@@ -26,7 +26,7 @@ from tessera.kueue.configuration import (
     pools_of,
     write_configuration,
 )
-from tessera.kueue.names import CHARGED_RESOURCE, VERSIONS, Version
+from tessera.kueue.objects import CHARGED_RESOURCE, VERSIONS, Version
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.kueue.stand_in import make_definitions
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -14,7 +14,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS
 from tessera.kueue.configuration import make_configuration, write_configuration
-from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, VERSIONS, Version
+from tessera.kueue.objects import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, VERSIONS, Version
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tests.support.kueue.cluster import KueueCluster, template
 
 from tessera.kube.resources import JOBS
-from tessera.kueue.names import QUEUE_LABEL
+from tessera.kueue.objects import QUEUE_LABEL
 
 NODES = "1xA100-40GB,1xA100-40GB"
 SECOND = {"kubernetes.io/hostname": "node-2"}

@@ -15,7 +15,7 @@ from tessera.dashboard.kueue_source import KueueReader, KueueSource
 from tessera.dashboard.visitors import Rights
 from tessera.kube.client import Client
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import VERSIONS, Version
+from tessera.kueue.objects import VERSIONS, Version
 from tessera.visibility import FULL, Visibility
 
 _RBAC = "rbac.authorization.k8s.io"

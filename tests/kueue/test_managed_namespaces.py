@@ -7,7 +7,7 @@ from tests.support.kueue.cluster import IMAGE, KueueCluster
 from tessera.api.names import GATE
 from tessera.kube.resources import NAMESPACES, PODS
 from tessera.kueue.configuration import ALL_CARDS
-from tessera.kueue.names import ADMISSION_GATE, QUEUE_LABEL
+from tessera.kueue.objects import ADMISSION_GATE, QUEUE_LABEL
 
 GPU = "nvidia.com/gpu"
 

@@ -9,7 +9,7 @@ from tests.support.kueue.cluster import KueueCluster, template
 from tessera.cli.queue import kueue_lines
 from tessera.explain.kueue_rows import KueueRows, read_kueue_rows
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import VERSIONS, VISIBILITY_GROUP, Version
+from tessera.kueue.objects import VERSIONS, VISIBILITY_GROUP, Version
 
 ROLES, BINDINGS = (
     Resource("rbac.authorization.k8s.io", "v1", plural, kind, True, dict[str, Any])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.kueue.names import Release, release_of
+from tessera.kueue.objects import Release, release_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from tests.support.kueue.cluster import KueueCluster
 
 from tessera.api.names import GATE
 from tessera.kube.resources import PODS
-from tessera.kueue.names import ADMISSION_GATE, TOPOLOGY_GATE
+from tessera.kueue.objects import ADMISSION_GATE, TOPOLOGY_GATE
 from tessera_lab.kueue.webhooks import KueueWebhooks
 
 

@@ -10,7 +10,7 @@ from tests.support.virtual_lab import InLab, VirtualLab
 from tessera.explain.explanation import Explanation, parse_query
 from tessera.explain.query import explain
 from tessera.kube.resources import MUTATING_WEBHOOKS, PODS, Resource
-from tessera.kueue.names import ADMISSION_GATE, QUEUE_LABEL, TOPOLOGY_GATE, VERSIONS, Version
+from tessera.kueue.objects import ADMISSION_GATE, QUEUE_LABEL, TOPOLOGY_GATE, VERSIONS, Version
 from tessera_lab.kueue.workloads import kind
 
 

@@ -16,7 +16,7 @@ from tessera.cli.base.command_group import LazyCommands, Table
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.inputs import display_name, read_text
-from tessera.kueue.names import VERSIONS, Version
+from tessera.kueue.objects import VERSIONS, Version
 from tessera.text import list_alternatives, list_names, one_line
 
 if TYPE_CHECKING:

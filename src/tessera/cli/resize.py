@@ -230,7 +230,7 @@ def make_lender(pod: dict[str, Any], memory: str, image: str) -> dict[str, Any]:
     from tessera.api.names import HOSTNAME_LABEL, LENDS_ANNOTATION
     from tessera.api.pod_annotations import MEMORY
     from tessera.kube.trial_pod import CONFINED
-    from tessera.kueue.names import QUEUE_LABEL
+    from tessera.kueue.objects import QUEUE_LABEL
 
     meta, spec = pod["metadata"], pod["spec"]
     hostname = (spec.get("nodeSelector") or {}).get(HOSTNAME_LABEL, spec["nodeName"])

@@ -36,7 +36,7 @@ from typing import NamedTuple, Protocol
 
 from tessera.access.reviewer import BusyError, Person, ReviewCache, Reviewer, Right, SilentError
 from tessera.clock import Clock
-from tessera.kueue.names import GROUP
+from tessera.kueue.objects import GROUP
 from tessera.serving.fair_shares import FairPace
 from tessera.visibility import FULL, About, Visibility
 

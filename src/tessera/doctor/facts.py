@@ -26,7 +26,7 @@ from tessera.text import one_line
 if TYPE_CHECKING:  # a cluster without claims or Kueue needs none
     from tessera.dra.claims import DeviceClass
     from tessera.dra.resource_slices import ResourceSlice
-    from tessera.kueue.names import Release
+    from tessera.kueue.objects import Release
 
 Object = Mapping[str, Any]
 

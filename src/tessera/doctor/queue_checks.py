@@ -31,7 +31,7 @@ from tessera.kueue.charges import (
     read_settings,
 )
 from tessera.kueue.configuration import charged_gigabytes
-from tessera.kueue.names import CHECK_CONTROLLER, CONFIG_MAP, CONFIG_NAMESPACE, Release
+from tessera.kueue.objects import CHECK_CONTROLLER, CONFIG_MAP, CONFIG_NAMESPACE, Release
 from tessera.text import count_noun, list_names, one_line
 
 _PAGE = "docs/kueue.md"

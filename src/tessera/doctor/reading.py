@@ -50,8 +50,18 @@ from tessera.kube.resources import (
     Node,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE, MANAGER, Release, release_of
-from tessera.kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, served_resource, served_version
+from tessera.kueue.objects import (
+    ADMISSION_CHECKS,
+    CLUSTER_QUEUES,
+    CONFIG_KEY,
+    CONFIG_MAP,
+    CONFIG_NAMESPACE,
+    MANAGER,
+    Release,
+    release_of,
+    served_resource,
+    served_version,
+)
 from tessera.nesting import decode_json
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from tessera.explain.scheduler_words import (
 from tessera.explain.snapshot import ClusterView
 from tessera.explain.topology_text import describe_joined
 from tessera.kube.resources import CoreEvent, Pod
-from tessera.kueue.names import PREFIX, QUEUE_LABEL
+from tessera.kueue.objects import PREFIX, QUEUE_LABEL
 from tessera.reasons.reason import OtherGate, Planning
 from tessera.reasons.words import CONTROLLER_LOG, name_blockers, sentence, steps, verdict
 from tessera.text import one_line

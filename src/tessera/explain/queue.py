@@ -7,8 +7,16 @@ from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, kueue_group
 from tessera.clock import parse_rfc3339
 from tessera.explain.explanation import Explanation
 from tessera.kube.resources import CoreEvent, Pod
-from tessera.kueue.names import CHARGED_RESOURCE, PREFIX, QUEUE_LABEL, TOPOLOGY_GATE
-from tessera.kueue.objects import Case, WaitingReason, Workload, waiting_reason
+from tessera.kueue.objects import (
+    CHARGED_RESOURCE,
+    PREFIX,
+    QUEUE_LABEL,
+    TOPOLOGY_GATE,
+    Case,
+    WaitingReason,
+    Workload,
+    waiting_reason,
+)
 from tessera.kueue.positions import QueueReading
 from tessera.text import age
 

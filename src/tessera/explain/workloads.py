@@ -20,7 +20,7 @@ from tessera.explain.queue import explain_workload_in_queue
 from tessera.explain.snapshot import ClusterView, event_time
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, CronJob, DaemonSet, Job, Pod, ResourceQuota
-from tessera.kueue.names import QUEUE_LABEL
+from tessera.kueue.objects import QUEUE_LABEL
 from tessera.kueue.positions import QueueReading
 from tessera.reasons.words import ways_out
 from tessera.text import count_noun

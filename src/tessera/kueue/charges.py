@@ -15,7 +15,7 @@ import msgspec
 from tessera.api.names import QUOTA_RESOURCE, resource_of
 from tessera.kube.quantity import parse_quantity
 from tessera.kueue.configuration import charged_gigabytes
-from tessera.kueue.names import CHARGED_RESOURCE, Release
+from tessera.kueue.objects import CHARGED_RESOURCE, Release
 
 _GIB = 2**30
 #: Kueue's default ``integrations.frameworks``.

@@ -5,7 +5,7 @@ what a workload asks for in three steps (Kueue documentation, "Resource transfor
 pod's containers, drops resources whose name has an excluded prefix, and applies the transformations. Pods and groups
 have the memory quota that Tessera's admission writes; a Job's template does not. So:
 
-- every MIG resource is replaced by its memory in :data:`~tessera.kueue.names.CHARGED_RESOURCE`;
+- every MIG resource is replaced by its memory in :data:`~tessera.kueue.objects.CHARGED_RESOURCE`;
 - our own resource is excluded, or pods would be refused or charged double;
 - a prefix that would drop MIG resources before the transformation is taken out.
 
@@ -27,7 +27,7 @@ from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE, profile_of, r
 from tessera.api.problems import FileRefused, Problem
 from tessera.kube.quantity import integer_value
 from tessera.kube.resources import Node
-from tessera.kueue.names import CHARGED_RESOURCE, CHECK_CONTROLLER, CHECK_NAME, CONFIGURATION_GROUP, GROUP, Version
+from tessera.kueue.objects import CHARGED_RESOURCE, CHECK_CONTROLLER, CHECK_NAME, CONFIGURATION_GROUP, GROUP, Version
 from tessera.mig.names import parse_profile_name, resource_spelling
 from tessera.text import one_line
 

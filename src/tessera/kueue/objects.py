@@ -1,24 +1,24 @@
-"""Kueue's objects, as far as Tessera reads them, and what their conditions say.
+"""Kueue's API: its names, its objects as far as Tessera reads them, and what their conditions say.
 
-The fields are the same in v1beta1 and v1beta2. The version here is the older one; which one a cluster serves is asked
-for (:func:`served_resource`).
+Names are those of Kueue's documentation and published types (0.13 to 0.19). The fields are the same in v1beta1 and
+v1beta2. The version of the objects here is the older one; which one a cluster serves is asked for
+(:func:`served_resource`).
 
 Of the conditions of a Workload, releases before 0.19 have one reason, ``Pending`` or ``Inadmissible``, and the text in
 the message; newer ones have a reason for each case. So the text decides, and the typed reason where the text is
 unknown.
 """
 
-
 # ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
 
 import dataclasses
 import re
 from enum import Enum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
-from tessera.api.names import QUOTA_RESOURCE
+from tessera.api.names import KUEUE_QUEUE_LABEL, QUOTA_RESOURCE
 from tessera.kube.client import Client
 from tessera.kube.errors import BrokenAnswer, Status
 from tessera.kube.quantity import parse_quantity
@@ -31,7 +31,52 @@ from tessera.kube.resources import (
     Resource,
     Wire,
 )
-from tessera.kueue.names import CHARGED_RESOURCE, GROUP
+
+GROUP = "kueue.x-k8s.io"
+CONFIGURATION_GROUP = "config.kueue.x-k8s.io"
+VISIBILITY_GROUP = "visibility.kueue.x-k8s.io"
+
+#: Versions of all three groups; 0.14 and older serve only the first.
+Version = Literal["v1beta1", "v1beta2"]
+VERSIONS: tuple[Version, ...] = ("v1beta1", "v1beta2")
+
+#: Prefix of Kueue's labels, annotations and gates.
+PREFIX = f"{GROUP}/"
+#: Gates of a pod: until its Workload is admitted, and until its place in a topology is chosen.
+ADMISSION_GATE = f"{GROUP}/admission"
+TOPOLOGY_GATE = f"{GROUP}/topology"
+QUEUE_LABEL = KUEUE_QUEUE_LABEL
+
+#: Where Kueue's own manifests put its Configuration.
+CONFIG_NAMESPACE = "kueue-system"
+CONFIG_MAP = "kueue-manager-config"
+CONFIG_KEY = "controller_manager_config.yaml"
+#: The Deployment of Kueue's own manifests.
+MANAGER = "kueue-controller-manager"
+
+#: The resource into which Kueue transforms each MIG resource. It is not the quota resource that admission writes into
+#: pods: an output of that name would be added to it, and pods charged double.
+CHARGED_RESOURCE = "tessera.dev/gpu-memory"
+
+#: Tessera's admission check: the name of its object in the manifests that Tessera writes, and of its controller.
+CHECK_NAME = "packable"
+CHECK_CONTROLLER = "tessera.dev/packable"
+
+
+#: A major and a minor number.
+Release = tuple[int, int]
+
+_TAG = re.compile(r":v?(\d{1,4})\.(\d{1,4})(?:[.+-][\w.+-]*)?(?:@|$)")
+
+
+def release_of(image: str) -> Release | None:
+    """Returns the release by an image: ``(0, 18)`` of ``kueue/kueue:v0.18.1``; None if it has no tag that says it.
+
+    Kueue's manifests and its Helm chart write the tag.
+    """
+    found = _TAG.search(image)
+    return (int(found[1]), int(found[2])) if found else None
+
 
 T = TypeVar("T")
 CLUSTER_QUEUES = Resource(GROUP, "v1beta1", "clusterqueues", "ClusterQueue", False, PartialObject)

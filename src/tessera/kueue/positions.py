@@ -20,8 +20,15 @@ import msgspec
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import ObjectMeta, Resource, Wire
-from tessera.kueue.names import VISIBILITY_GROUP
-from tessera.kueue.objects import LOCAL_QUEUES, RESOURCE_FLAVORS, WORKLOADS, Workload, served_resource, served_version
+from tessera.kueue.objects import (
+    LOCAL_QUEUES,
+    RESOURCE_FLAVORS,
+    VISIBILITY_GROUP,
+    WORKLOADS,
+    Workload,
+    served_resource,
+    served_version,
+)
 from tessera.limits import Limit
 
 KUEUE_ANSWERS = Limit(

@@ -26,9 +26,9 @@ from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.informer import LOOK_AGAIN, OptionalKind
 from tessera.kube.retries import Backoff
 from tessera.kueue.check_decisions import Answer, CheckDecisions
-from tessera.kueue.names import CHECK_CONTROLLER
 from tessera.kueue.objects import (
     ADMISSION_CHECKS,
+    CHECK_CONTROLLER,
     RESOURCE_FLAVORS,
     WORKLOADS,
     AdmissionCheck,
@@ -48,7 +48,7 @@ _DELAY = "requeueAfterSeconds"
 
 
 class AdmissionChecks:
-    """Answers the admission checks whose controller is :data:`~tessera.kueue.names.CHECK_CONTROLLER`.
+    """Answers the admission checks whose controller is :data:`~tessera.kueue.objects.CHECK_CONTROLLER`.
 
     Args:
         client: the API server.

@@ -15,7 +15,7 @@ from tessera.kube.errors import NotFound
 from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import JOBS, PODS, ObjectReference
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import ADMISSION_GATE, TOPOLOGY_GATE
+from tessera.kueue.objects import ADMISSION_GATE, TOPOLOGY_GATE
 from tessera_lab.kueue.webhooks import MANAGED
 from tessera_lab.kueue.workloads import Job, condition, is_leaving, phase
 

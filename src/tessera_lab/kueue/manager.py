@@ -23,7 +23,7 @@ from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.requests import Request, Response
 from tessera.kube.resources import API_SERVICES, CONFIGMAPS, DEPLOYMENTS, MUTATING_WEBHOOKS, SERVICES
 from tessera.kueue.charges import read_settings
-from tessera.kueue.names import (
+from tessera.kueue.objects import (
     CONFIG_KEY,
     CONFIG_MAP,
     CONFIG_NAMESPACE,

@@ -23,7 +23,7 @@ from tessera.clock import Clock, parse_rfc3339
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import CRDS, JOBS, MUTATING_WEBHOOKS, NAMESPACES, PODS
-from tessera.kueue.names import CONFIG_NAMESPACE, GROUP
+from tessera.kueue.objects import CONFIG_NAMESPACE, GROUP
 from tessera_lab.kueue.admission import Admission
 from tessera_lab.kueue.eviction import Eviction, JobControl, WorkloadStatus
 from tessera_lab.kueue.webhooks import SERVICE, KueueWebhooks, configuration

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, KUEUE_GROUP_NAME
-from tessera.kueue.names import (
+from tessera.kueue.objects import (
     ADMISSION_GATE,
     CONFIG_NAMESPACE,
     QUEUE_LABEL,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_FAST_ANNOTATION, kueue_group
 from tessera.kube.resources.meta import Resource
-from tessera.kueue.names import GROUP, QUEUE_LABEL
+from tessera.kueue.objects import GROUP, QUEUE_LABEL
 from tessera_lab.kueue.webhooks import MANAGED, ROLE_HASH, role_hash, workload_name
 
 Json = dict[str, Any]

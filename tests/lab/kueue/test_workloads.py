@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tessera.api.pod_annotations import KUEUE_COUNT_ANNOTATION, KUEUE_GROUP_NAME
-from tessera.kueue.names import QUEUE_LABEL
+from tessera.kueue.objects import QUEUE_LABEL
 from tessera_lab.kueue.webhooks import MANAGED
 from tessera_lab.kueue.workloads import find_jobs
 

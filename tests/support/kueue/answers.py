@@ -8,7 +8,7 @@ import msgspec
 from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.requests import Request, Response, Stream
-from tessera.kueue.names import GROUP, VISIBILITY_GROUP
+from tessera.kueue.objects import GROUP, VISIBILITY_GROUP
 
 #: An answer of a proxy in front of the API server.
 HTML = Response(status=200, headers={"content-type": "text/html"}, body=b"<html>Sign in</html>")

@@ -16,7 +16,7 @@ from tessera.kube.requests import Transport
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS, STATEFULSETS
 from tessera.kube.resources.meta import Resource, resource_for
 from tessera.kueue.configuration import ALL_CARDS, CardPool, SideQuota, TeamQuota, make_queues
-from tessera.kueue.names import CHARGED_RESOURCE, CHECK_NAME, QUEUE_LABEL, Version
+from tessera.kueue.objects import CHARGED_RESOURCE, CHECK_NAME, QUEUE_LABEL, Version
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.requests import Request, Response, Stream, Transport
-from tessera.kueue.names import VISIBILITY_GROUP
+from tessera.kueue.objects import VISIBILITY_GROUP
 from tessera_lab.kueue.manager import Visibility, respond
 
 
