@@ -196,6 +196,15 @@ def test_without_the_role_one_line_has_the_administrators_command(page: Page, co
     assert "Forbidden" not in done.stderr
 
 
+def test_why_a_node_tells_a_tenant_in_one_line_who_gives_the_right_and_what_works_without(page: Page) -> None:
+    done = page.run("team-a", "why", "node", "node-1")
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line.startswith("error: you may not read this node; tessera why POD explains your own pods without that")
+    assert "kubectl create clusterrolebinding gpu-cluster-viewers --clusterrole=tessera-cluster-view" in line
+    assert line.endswith("--serviceaccount=team-a:member")
+
+
 def test_the_cards_of_a_node_without_own_pods_are_not_shown(page: Page) -> None:
     for node in ("node-1", "node-2"):
         done = page.run("team-a", "topo", f"node/{node}")

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tessera.explain.explanation import Explanation, ExplanationReport, Query
     from tessera.forecast.queue_page import QueuePage
     from tessera.kube.client import Client
-    from tessera.kube.errors import Forbidden
 
 
 #: Seconds after which a command reads the cluster itself.
@@ -95,7 +94,7 @@ async def _report(client: "Client", wanted: "Query", namespace: str, notes: list
     except Forbidden as error:
         if wanted.kind not in {"node", "claim"}:
             raise
-        raise CommandError(*await _rights(client, wanted.kind, error)) from error
+        raise CommandError(await _rights(client, wanted.kind)) from error
 
 
 async def _read_queue(client: "Client") -> "QueuePage | str":
@@ -135,15 +134,14 @@ async def _with_queue(client: "Client", found: "ExplanationReport") -> "Explanat
     return found if answer is None else msgspec.structs.replace(found, answers=(answer,))
 
 
-async def _rights(client: "Client", kind: str, refused: "Forbidden") -> list[str]:
-    """The lines of an error: the refusal, and the role to bind; the API for tenants explains only pods."""
+async def _rights(client: "Client", kind: str) -> str:
+    """The error: what the user may not read, what works without, and who gives the right by which command."""
     from tessera.cli.base.tenant_view import READ_CLUSTER, describe_role
 
-    return [
-        " ".join(str(refused).split()),
-        f"To explain a {kind}, you need {await describe_role(client, READ_CLUSTER)}",
-        "For your own pods, tessera why POD needs less",
-    ]
+    return (
+        f"error: you may not read this {kind}; tessera why POD explains your own pods without that right, and an"
+        f" administrator gives it by {await describe_role(client, READ_CLUSTER)}"
+    )
 
 
 async def _explain_as_tenant(
