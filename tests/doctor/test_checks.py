@@ -399,3 +399,18 @@ def test_a_tenant_is_told_calmly_that_installing_is_for_administrators() -> None
     (finding,) = (each for each in examine(msgspec.structs.replace(HEALTHY, rights=lacking)) if each.check == "rights")
     assert finding.verdict is Verdict.OK
     assert finding.text == "yours suffice for all commands but tessera install, which is an administrator's"
+
+
+def test_a_tenant_without_rights_is_told_once_who_gives_the_one_that_is_enough() -> None:
+    lacking = {
+        "tessera map": ("list instaslices",),
+        "tessera top": ("get pods/proxy", "list pods"),
+        "tessera why": ("list nodes", "list pods"),
+        "tessera install": ("create daemonsets",),
+    }
+    (finding,) = (each for each in examine(msgspec.structs.replace(HEALTHY, rights=lacking)) if each.check == "rights")
+    assert finding.verdict is Verdict.WARNING
+    assert finding.text.endswith(": you may not get pods/proxy, list instaslices, list nodes, list pods")
+    assert finding.text.startswith("tessera map, tessera top, tessera why do not show you the cluster's cards")
+    assert "-n NAME" in finding.advice
+    assert "ClusterRole tessera-view" in finding.advice

@@ -23,7 +23,6 @@ from tessera.api.nodes.silence import Silence, SilentNode, agents_by_node, silen
 from tessera.clock import parse_time_or_zero
 from tessera.doctor.card_checks import check_cards
 from tessera.doctor.facts import (
-    FOR_TENANTS,
     TRIAL_RESOURCE,
     ClusterFacts,
     Finding,
@@ -104,10 +103,15 @@ def _rights(rights: Mapping[str, Sequence[str]] | Refusal) -> Iterator[Finding]:
         yield not_examined("rights", rights)
         return
     lacking = {command: missing for command, missing in rights.items() if missing and command != _INSTALL}
-    for command, missing in lacking.items():
-        text = f"{command} does not work for you: you may not {', '.join(missing)}"
-        own = "name a namespace of yours (-n NAME), or " if command in FOR_TENANTS else ""
-        yield warning("rights", text, f"{own}ask an administrator for these rights if you need the command")
+    if lacking:
+        verb = "does" if len(lacking) == 1 else "do"
+        every = ", ".join(sorted({each for missing in lacking.values() for each in missing}))
+        yield warning(
+            "rights",
+            f"{list_names(sorted(lacking))} {verb} not show you the cluster's cards from this namespace: you may not"
+            f" {every}",
+            "name a namespace of yours (-n NAME), or ask an administrator for the ClusterRole tessera-view in one",
+        )
     if not lacking:
         but = f" but {_INSTALL}, which is an administrator's" if rights.get(_INSTALL) else ""
         yield ok("rights", f"yours suffice for all commands{but}")
