@@ -99,7 +99,7 @@ def test_the_pod_is_told_where_slots_are_kept_and_for_whose_end_it_waits(cluster
     told = [tell for tell in cluster.told if tell.uid == big.uid]
     assert [tell.reason for tell in told] == ["SliceWaiting", "SliceReserved"]
     assert told[1].message == (
-        "Reserved for 7g.40gb: 7g.40gb at memory slot 0 of GPU-n1-0, on node n1; younger pods do not get these slots."
+        "Reserved for 7g.40gb: 7g.40gb on GPU 0, memory slots 0-7, on node n1; younger pods do not get these slots."
         " They are free when default/a, default/b end"
     )
 

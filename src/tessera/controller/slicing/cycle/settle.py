@@ -392,7 +392,9 @@ class Settlement:
         if pod is None or (made.is_inherited and not made.holders):  # the pod starts at once
             return
         names = sorted(each.owner for each in holders_of(self._state, made))
-        self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names))
+        resources = self._state.cards.get(made.node)
+        indexes = resources.indexes() if resources is not None else {}
+        self._state.add_event(pod, "SliceReserved", reserved_text(pod, made, names, indexes))
 
     def _end(self, one: Reservation) -> None:
         """Ends a reservation, and those of its gang."""

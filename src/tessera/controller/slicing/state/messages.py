@@ -3,7 +3,7 @@
 The readers of a pod's events may have no right to see pods of other namespaces, so these texts do not name them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
 from tessera.controller.cluster.filters import AVOIDANCE_SECONDS
@@ -120,12 +120,23 @@ def overstay_text(pod: PodInfo) -> str:
 _NO_YOUNGER = "younger pods do not get these slots"
 
 
-def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str]) -> str:
-    """Returns the event message of a pod for which slots are kept; its forecast alone says when it starts."""
+def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str], indexes: Mapping[str, int]) -> str:
+    """Returns the event message of a pod for which slots are kept; its forecast alone says when it starts.
+
+    Args:
+        pod: the pod.
+        reservation: the slots.
+        holders: owners of slices that must end first, as ``namespace/name``.
+        indexes: the driver's index of each card of the node, by UUID.
+    """
     places = (
         "as many"
         if pod.devices
-        else ", ".join(f"{each.profile} at memory slot {each.start} of {each.gpu_uuid}" for each in reservation.slices)
+        else ", ".join(
+            f"{each.profile} on GPU {indexes.get(each.gpu_uuid, each.gpu_uuid)}, memory slot"
+            f"{f' {each.start}' if each.size == 1 else f's {each.start}-{each.start + each.size - 1}'}"
+            for each in reservation.slices
+        )
     )
     rule = "a pod of the same owner held these slots" if reservation.is_inherited else _NO_YOUNGER
     kept = f"Reserved for {profiles_text(pod)}: {places}, on node {reservation.node}; {rule}"
