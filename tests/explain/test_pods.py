@@ -601,7 +601,7 @@ def test_slots_are_counted_in_one_way_in_the_answer_and_in_its_facts(
 
 
 def _owned(name: str, kind: str, owner: str) -> dict[str, Any]:
-    version = "batch/v1" if kind == "Job" else "apps/v1"
+    version = {"Job": "batch/v1", "Node": "v1", "Notebook": "kubeflow.org/v1"}.get(kind, "apps/v1")
     return {"ownerReferences": [{"apiVersion": version, "kind": kind, "name": owner, "uid": owner, "controller": True}]}
 
 
@@ -614,6 +614,14 @@ def _owned(name: str, kind: str, owner: str) -> dict[str, Any]:
             ("ReplicaSet", "other"),
             ("StatefulSet", "db"),
             "there is room once this is scaled down, since it runs without end, on node n1: pod team/h0 (",
+        ),
+        *(
+            (
+                (kind, "one"),
+                (kind, "one"),
+                "there is room once this is scaled down or removed where it is defined, since it runs without end, on",
+            )
+            for kind in ("DaemonSet", "Node", "Notebook")
         ),
         (
             ("ReplicaSet", "web"),
@@ -641,7 +649,7 @@ def test_pods_that_end_by_themselves_are_named_before_those_of_services(
         (
             "7g.40gb",
             ("ReplicaSet", "other"),
-            "there is room as soon as these 2 end (team/h0 runs without end: scale it down), on node n1: pod team/h0 (",
+            "there is room as soon as these 2 end (team/h0 runs without end until scaled down), on node n1: pod ",
         ),
         (
             "7g.40gb",
@@ -662,6 +670,14 @@ def test_of_pods_that_must_all_end_only_those_of_services_are_said_to_run_withou
     held = cards(("h0", "3g.20gb", 0, 4, "created"), ("h1", "3g.20gb", 4, 4, "created"))
     found = answer(pod(profile=profile, **_owned("a", "ReplicaSet", "web")), *others, instaslices=[held])
     assert found.help[0].startswith(step)
+
+
+def test_a_pod_of_any_controller_that_does_not_restart_ends_by_itself() -> None:
+    own = {"restartPolicy": "OnFailure"}
+    held = cards(("h0", "7g.40gb", 0, 8, "created"))
+    holder = bound("h0", "7g.40gb", status={"phase": "Running"}, **_owned("h0", "PyTorchJob", "train"), spec=own)
+    found = answer(pod(), holder, instaslices=[held])
+    assert found.help[0].startswith("there is room as soon as this ends, on node n1: pod team/h0 (")
 
 
 def test_for_several_slices_it_is_not_said_that_no_pod_in_the_way_ends_by_itself() -> None:

@@ -6,9 +6,10 @@ first. Pods that end by themselves are named before pods of services, which run 
 before smaller ones.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 
 from tessera.api.names import NodeName, profile_of, resource_of
 from tessera.controller.objects.pod_info import CLAIMS, PodInfo
@@ -113,24 +114,28 @@ def room_elsewhere(slicer: Slicer, pod: PodInfo) -> Iterator[str]:
         yield f"or use node {found.node}, which has room: {remedy_for_rules(found.rules, found.node)}"
 
 
-def room_if_ended(view: ClusterView, slices: tuple[Blocker, ...], lasting: Collection[str] = ()) -> str:
+def room_if_ended(
+    view: ClusterView, slices: tuple[Blocker, ...], lasting: Mapping[str, PodInfo] = MappingProxyType({})
+) -> str:
     """Names the holders of slices, all on one node, whose end makes room.
 
     Args:
         view: the cluster as it was read.
         slices: the slices.
-        lasting: those of the holders that run without end, as ``namespace/name``.
+        lasting: those of the holders that run without end, by ``namespace/name``.
     """
     pods = dict.fromkeys(one.pod for one in slices)
     parts = [_holder(view, pod, [one for one in slices if one.pod == pod]) for pod in pods]
     one = len(parts) == 1
     when = f"as soon as {'this ends' if one else f'these {len(parts)} end'}"
+    where = f" or removed where {'it is' if len(lasting) == 1 else 'they are'} defined"
+    scale = f"scaled down{'' if all(each.maker for each in lasting.values()) else where}"
     if len(lasting) == len(parts):
         these, run = ("this is", "it runs") if one else (f"these {len(parts)} are", "they run")
-        when = f"once {these} scaled down, since {run} without end"
+        when = f"once {these} {scale}, since {run} without end"
     elif lasting:
-        run, them = ("runs", "it") if len(lasting) == 1 else ("run", "them")
-        when += f" ({list_names(sorted(lasting))} {run} without end: scale {them} down)"
+        run = "runs" if len(lasting) == 1 else "run"
+        when += f" ({list_names(sorted(lasting))} {run} without end until {scale})"
     return f"there is room {when}, on node {slices[0].node}: " + " and ".join(parts)
 
 
@@ -157,8 +162,8 @@ def _holder_of(slicer: Slicer, node: str, key: str) -> PodInfo | None:
 
 
 def _runs_without_end(pod: PodInfo) -> bool:
-    """True for a pod of a service: its owner, which is no Job, replaces it, and it has no deadline."""
-    return bool(pod.maker) and not pod.maker.startswith("Job/") and pod.deadline is None and not pod.terminating
+    """True for a pod that starts again whenever it ends: of a service, a DaemonSet, another controller, or static."""
+    return bool(pod.owner) and pod.lasts and not pod.maker.startswith("Job/")
 
 
 def _ends_that_come(slicer: Slicer, pod: PodInfo) -> tuple[Blocker, ...]:

@@ -76,6 +76,21 @@ def test_a_pod_starts_when_those_like_the_one_in_its_way_have_ended(cluster: For
     assert row.start.p50 == pytest.approx(began + 300, abs=5)
 
 
+@pytest.mark.parametrize("owner", ["DaemonSet", "Node"])
+def test_ends_of_others_say_nothing_of_a_pod_that_lasts_as_long_as_its_node(
+    cluster: ForecastCluster, owner: str
+) -> None:
+    cluster.live(*[300.0] * 20)
+    cluster.live(*[300.0] * 20, owner=owner)
+    holder = cluster.submit("holder", WHOLE, owner=owner)
+    waits = _waits(cluster, "next", WHOLE)
+    row = cluster.row(waits)
+    assert (row.start.basis, row.start.p50) == ("unknown", None)
+    gone_by = cluster.now + 30
+    cluster.put(replace(cluster.pods[holder.uid], node=NodeName("n1"), terminating=True, gone_by=gone_by))
+    assert cluster.row(waits).start.p50 == gone_by
+
+
 def _jam(cluster: ForecastCluster, pods: int, *, deadline: int | None = None) -> PodInfo:
     """Lets pods come at once and run one after the other, 300 s each; one more waits behind the last of them."""
     cluster.live(*[300.0] * 20)

@@ -178,7 +178,7 @@ class DeviceUsers:
 
     def lasting_pods(self) -> frozenset[PodUid]:
         """The pods that end only when somebody deletes them, and that nobody has deleted."""
-        return frozenset(PodUid(pod.metadata.uid) for pod in self._pods.live_pods() if _lasts(pod))
+        return frozenset(PodUid(pod.metadata.uid) for pod in self._pods.live_pods() if pod.lasts)
 
     def may_initialize(self, resource: str) -> bool:
         """True if an init container may have entries of a resource; kubelet does not list init containers."""
@@ -209,11 +209,6 @@ def match_device_users(listed: Iterable[PodResources], pods: Iterable[Pod]) -> M
             for device, user in _users(pod, uid):
                 users.setdefault(device, []).append(user)
     return {device: tuple(each) for device, each in users.items()}
-
-
-def _lasts(pod: Pod) -> bool:
-    ends_itself = pod.spec.restart_policy in {"Never", "OnFailure"} or pod.spec.active_deadline_seconds is not None
-    return not ends_itself and pod.metadata.deletion_timestamp is None
 
 
 def _initializes_with(resource: str, pod: Pod) -> bool:

@@ -196,6 +196,7 @@ class PodInfo:
         unstarted: it is on a node, and kubelet has never started any of its containers with slices.
         finished: it has ended and will not run again.
         terminating: its deletion was requested.
+        lasts: as :attr:`tessera.kube.resources.pods.Pod.lasts`.
         gone_by: seconds since 1970 when its grace period ends, once its deletion was requested; 0 before.
         fault: error in its request, for which no node can take it; empty if there is none.
         agent_ready: for the pod of a node's agent, True if it is ready; None for any other pod.
@@ -250,6 +251,7 @@ class PodInfo:
     unstarted: bool = False
     finished: bool = False
     terminating: bool = False
+    lasts: bool = False
     gone_by: float = 0.0
     fault: str = ""
     agent_ready: bool | None = None
@@ -379,6 +381,7 @@ def read_pod(pod: Pod) -> PodInfo:
         slices_withdrawn=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
         finished=pod.status.phase in FINISHED,
         terminating=meta.deletion_timestamp is not None,
+        lasts=pod.lasts,
         gone_by=parse_time_or_zero(meta.deletion_timestamp) if meta.deletion_timestamp else 0.0,
         fault=fault,
         agent_ready=pod.status.is_ready if is_agent(pod) else None,

@@ -144,7 +144,7 @@ class SituationReader:
             return LifeEstimate()
         age = max(0.0, self._now - found.started) if found.started else 0.0
         left = self._seconds_left(found, age)
-        curve = self._estimator.curve(found.kind, age)
+        curve = None if found.stays else self._estimator.curve(found.kind, age)
         if curve is not None and found.started:
             self.ends[lease.uid] = self._now + curve.residual(age, 0.5)
         return LifeEstimate(curve, age, left)

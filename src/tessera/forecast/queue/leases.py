@@ -167,6 +167,7 @@ class TrackedPod:
         deadline: seconds after that when kubelet ends it; None if it may run for ever.
         running: its containers have started.
         job: the Job that owns it; None for another owner.
+        stays: of a DaemonSet, or static: it lasts as long as its node, and leases of others say nothing of it.
     """
 
     kind: LifeKind
@@ -176,6 +177,7 @@ class TrackedPod:
     deadline: float | None
     running: bool
     job: JobKey | None = None
+    stays: bool = False
 
 
 class LeaseTracker:
@@ -272,6 +274,7 @@ def _track(pod: Pod, profiles: Sequence[str]) -> TrackedPod:
         deadline=None if seconds is None else float(max(0, seconds)),
         running=_running_since(pod) > 0,
         job=owning_job(pod.metadata.namespace, owner),
+        stays=owner is not None and owner.kind in {"DaemonSet", "Node"},
     )
 
 

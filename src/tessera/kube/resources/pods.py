@@ -450,6 +450,14 @@ class Pod(Wire, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
     @property
+    def lasts(self) -> bool:
+        """True if it ends only when somebody deletes it, and nobody has: it restarts always, and has no deadline."""
+        ends_itself = (
+            self.spec.restart_policy in {"Never", "OnFailure"} or self.spec.active_deadline_seconds is not None
+        )
+        return not ends_itself and self.metadata.deletion_timestamp is None
+
+    @property
     def workload(self) -> str:
         """``Kind/name`` of the workload that made it, a Deployment for the ReplicaSets that one makes; or empty."""
         owner = next((each for each in self.metadata.owner_references if each.controller), None)
