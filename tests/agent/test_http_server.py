@@ -62,7 +62,7 @@ async def test_slices_are_counted_by_state_at_each_scrape() -> None:
     machine.handle(InitialSyncDone())
     metrics = Metrics()
     metrics.registry.register(SlicesCollector(machine.table))
-    metrics.observe_call("CreateGpuInstance", 0.2)
+    metrics.calls.labels("CreateGpuInstance").observe(0.2)
     ((status, text),) = await answers(metrics, "", "/metrics")
     assert status == 200
     assert 'tessera_slices{state="releasing"} 1.0' in text

@@ -106,8 +106,8 @@ class Agent:
     def text(self) -> bytes:
         """A scrape."""
         self._now += MINUTE
-        self.metrics.observe_call("create_gpu_instance", 0.2)
-        self.metrics.observe_claim("ready", 0.5)
+        self.metrics.calls.labels("create_gpu_instance").observe(0.2)
+        self.metrics.claims.labels("ready").observe(0.5)
         sample = self._sample()
         options = ExpositionOptions(node=self._node)
         shown = render(sample, options, unix_time=time.time(), judged=self._states.handle(sample))

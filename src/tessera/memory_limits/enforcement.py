@@ -197,7 +197,7 @@ class MemoryEnforcement:
                 outcome = await self._evict(decision, pod)
             case MemoryAction.TERMINATE | MemoryAction.KILL:
                 outcome = await self._signal(decision, pod)
-        self._metrics.count_memory_decision(decision.action.value, outcome)
+        self._metrics.memory.labels(decision.action.value, outcome).inc()
 
     def _record(self, decision: MemoryDecision, card: CardUse, pod: Pod | None) -> str:
         if pod is None or (decision.action is MemoryAction.NEAR and self._mode is EnforcementMode.OBSERVE):

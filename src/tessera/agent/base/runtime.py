@@ -44,21 +44,28 @@ class Metrics:
 
     Attributes:
         registry: the metrics that ``/metrics`` shows.
+        calls: seconds of the calls that changed a card.
+        failures: refused calls.
+        claims: seconds until a container got its slices (``ready``) or did not (``refused``).
+        gpu_events: events of cards that the driver reported.
+        probes: probes of cards.
+        fault_save_failures: failed saves of the faults of cards.
+        memory: decisions about pods' memory: ``reported`` by an Event, ``counted``, or the action's result.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._calls = Histogram(
+        self.calls = Histogram(
             "tessera_mig_call_seconds",
             "Duration of NVML calls that changed a card.",
             ["call"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._failures = Counter(
+        self.failures = Counter(
             "tessera_mig_call_failures", "NVML calls that failed.", ["call", "error"], registry=self.registry
         )
-        self._claims = Histogram(
+        self.claims = Histogram(
             "tessera_claim_seconds",
             "Time that PreStartContainer waited for a container's slices.",
             ["outcome"],
@@ -66,18 +73,18 @@ class Metrics:
             registry=self.registry,
         )
         for outcome in ("ready", "refused"):
-            self._claims.labels(outcome)  # a rate has no value for a series that begins with 1
+            self.claims.labels(outcome)  # a rate has no value for a series that begins with 1
 
-        self._gpu_events = Counter(
+        self.gpu_events = Counter(
             "tessera_gpu_events", "Hardware events by card and kind.", ["gpu", "event"], registry=self.registry
         )
-        self._probes = Counter("tessera_gpu_probes", "Results of probes of cards.", ["result"], registry=self.registry)
-        self._fault_save_failures = Counter(
+        self.probes = Counter("tessera_gpu_probes", "Results of probes of cards.", ["result"], registry=self.registry)
+        self.fault_save_failures = Counter(
             "tessera_gpu_fault_save_failures",
             "Times that the known faults of cards could not be saved.",
             registry=self.registry,
         )
-        self._memory = Counter(
+        self.memory = Counter(
             "tessera_memory_decisions",
             "Decisions about pods on shared cards, and their results.",
             ["action", "outcome"],
@@ -93,34 +100,6 @@ class Metrics:
     ) -> None:
         """Shows from now on the memory of shared cards by pod, and the bytes of a card that no pod provably holds."""
         self.registry.register(_Memory(usage, unattributed))
-
-    def count_hardware_event(self, gpu: str, event: str) -> None:
-        """Counts an event of a card that the driver reported."""
-        self._gpu_events.labels(gpu, event).inc()
-
-    def count_probe(self, result: str) -> None:
-        """Counts a probe of a card."""
-        self._probes.labels(result).inc()
-
-    def count_unsaved_faults(self) -> None:
-        """Counts a failed save of the faults of cards."""
-        self._fault_save_failures.inc()
-
-    def count_memory_decision(self, act: str, outcome: str) -> None:
-        """Counts a decision about a pod's memory: ``reported`` by an Event, ``counted``, or the action's result."""
-        self._memory.labels(act, outcome).inc()
-
-    def observe_call(self, call: str, seconds: float) -> None:
-        """Records the duration of a call that changed a card."""
-        self._calls.labels(call).observe(seconds)
-
-    def count_failed_call(self, call: str, error: str) -> None:
-        """Counts a refused call."""
-        self._failures.labels(call, error).inc()
-
-    def observe_claim(self, outcome: str, seconds: float) -> None:
-        """Records a claim: the container got its slices (``ready``) or did not (``refused``)."""
-        self._claims.labels(outcome).observe(seconds)
 
 
 class _Health(Collector):

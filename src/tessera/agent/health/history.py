@@ -179,4 +179,4 @@ class FaultStore:
     def save(self, faults: StoredFaults) -> None:
         """Keeps faults; without the file they still hold until this process ends."""
         if not self._file.save_if_possible(faults, "faults of cards are not kept"):
-            self._metrics.count_unsaved_faults()
+            self._metrics.fault_save_failures.inc()

@@ -150,9 +150,9 @@ class HealthMonitor:
 
     def note_hardware_event(self, event: GpuEvent) -> None:
         """Takes in an event of a card."""
-        self._metrics.count_hardware_event(
+        self._metrics.gpu_events.labels(
             event.gpu or "", event.kind.value if event.xid is None else f"xid-{event.xid}"
-        )
+        ).inc()
         self._apply(HardwareEventReported(event))
         for uuid in self._gpus:
             if event.gpu in {None, uuid}:
@@ -315,7 +315,7 @@ class HealthMonitor:
         await self._repairs.reboot(uuid, self._boot, now=self._now(), monotonic=self._clock.monotonic())
 
     def _take_probe(self, uuid: str, probed: CardProbed | None) -> None:
-        self._metrics.count_probe("not-asked" if probed is None else probed.result.value)
+        self._metrics.probes.labels("not-asked" if probed is None else probed.result.value).inc()
         if probed is not None:
             self._apply(probed)
             if probed.result is ProbeResult.FAILED:

@@ -173,7 +173,7 @@ class ContainerSlices:
                     await self._start_check.check(resource, self._tested(starting.pod, container), pod=starting.pod)
             outcome = "ready"
         finally:
-            self._metrics.observe_claim(outcome, self._clock.monotonic() - began)
+            self._metrics.claims.labels(outcome).observe(self._clock.monotonic() - began)
 
     def _tested(self, pod: PodUid, container: Mapping[str, SlicePosition]) -> Iterator[CheckedDevice]:
         for position in container.values():

@@ -174,7 +174,7 @@ class GpuSliceExecutor:
         except (NvmlError, OSError) as error:
             self._report_failure(call, CallFailure.REFUSED, error)
         else:
-            self._metrics.observe_call(type(call).__name__, self._clock.monotonic() - began)
+            self._metrics.calls.labels(type(call).__name__).observe(self._clock.monotonic() - began)
         await self.read()
 
     async def _do(self, call: GpuCall) -> None:
@@ -254,7 +254,7 @@ class GpuSliceExecutor:
     def _report_failure(self, call: GpuCall, failure: CallFailure, error: Exception) -> None:
         level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
         _log.log(level, "%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
-        self._metrics.count_failed_call(type(call).__name__, type(error).__name__)
+        self._metrics.failures.labels(type(call).__name__, type(error).__name__).inc()
         self._machine.handle(GpuCallFailed(call, failure, str(error), self._clock.monotonic()))
 
     def _watch_for_idle(self, call: GpuCall) -> None:
