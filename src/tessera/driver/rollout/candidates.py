@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tessera.driver.node_facts import CHANGING, UpgradeState
-from tessera.driver.rollout.drain import drain_obstacle
-from tessera.driver.rollout.instructions import FAILURE_CAUSE, ForgetFailures, RecordFailure
+from tessera.driver.rollout.instructions import FAILURE_CAUSE, ForgetFailures, RecordFailure, drain_obstacle
 from tessera.driver.rollout.node_view import NodeView, PullProgress
 from tessera.gpu_operator.driver_policy import UpgradePolicy
 from tessera.gpu_operator.policy_status import AUTO_UPGRADE_OFF

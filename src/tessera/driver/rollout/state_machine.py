@@ -52,19 +52,22 @@ from tessera.driver.node_facts import (
     UpgradeState,
     encode_upgrade_record,
 )
-from tessera.driver.rollout.drain import cordon, drain_node, evict_gpu_pods, wait_for_jobs
 from tessera.driver.rollout.instructions import (
     FAILURE_CAUSE,
     NodeStep,
     PatchNode,
     abandon,
     advance,
+    cordon,
+    drain_node,
+    evict_gpu_pods,
     fail,
     finish,
     patch_node,
     resume,
     set_label,
     timeout_for,
+    wait_for_jobs,
 )
 from tessera.driver.rollout.node_view import NodeView
 from tessera.gpu_operator.driver_policy import UpgradePolicy
