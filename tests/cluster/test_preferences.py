@@ -7,8 +7,7 @@ from tests.cluster.test_inheritance import served
 from tests.cluster.test_why import why
 from tests.support.virtual_lab import InLab, VirtualLab, manifest
 
-from tessera.controller.cluster.volumes import BIND_COMPLETED
-from tessera.handover.local_models import LOCAL_MODEL_NODES
+from tessera.controller.cluster.volumes import BIND_COMPLETED, LOCAL_MODEL_NODES
 from tessera.kube.resources import CRDS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 
 DATA = {"labelSelector": {"matchLabels": {"app": "data"}}, "topologyKey": "kubernetes.io/hostname"}

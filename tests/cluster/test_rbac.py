@@ -18,11 +18,11 @@ from tessera.api.names import INSTASLICE_NAMESPACE, NODE_GROUPS_KEY, NODE_GROUPS
 from tessera.api.nodes.node_groups import NEW_NODE_REASON
 from tessera.api.pod_annotations import POD_GROUPS
 from tessera.api.queues import QUEUES
+from tessera.controller.cluster.volumes import LOCAL_MODEL_NODES
 from tessera.controller.defaults import RECORD
 from tessera.doctor.manifests import install_manifests
 from tessera.driver.kernels import CONFIG_MAP
 from tessera.gpu_operator.assignment import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.handover.local_models import LOCAL_MODEL_NODES
 from tessera.kube.resources import (
     CAPI_MACHINES,
     CLONE_SETS,

@@ -17,9 +17,9 @@ from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 import tessera
 from tessera.api import instaslice, queues
 from tessera.api import pod_annotations as gangs
+from tessera.controller.cluster import volumes
 from tessera.dra import claims, resource_slices
 from tessera.gpu_operator import assignment as driver_assignment
-from tessera.handover import local_models
 from tessera.kube import resources
 from tessera.kube.resources import Resource
 from tessera.kueue import objects
@@ -29,7 +29,7 @@ Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
 #: Where resources are defined.
-ROOMS = (resources, instaslice, driver_assignment, objects, queues, gangs, local_models)
+ROOMS = (resources, instaslice, driver_assignment, objects, queues, gangs, volumes)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "claims/agent", "access/reviewer.py", "kube/event_recorder.py"),

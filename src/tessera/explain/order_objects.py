@@ -82,7 +82,7 @@ async def read_node_models(
     """The models that KServe has brought to nodes; read only if a pod names one."""
     if not any(MODEL_LABEL in pod.metadata.labels for pod in pods):
         return ()
-    from tessera.handover.local_models import LOCAL_MODEL_NODES, read_models  # few clusters have any
+    from tessera.controller.cluster.volumes import LOCAL_MODEL_NODES, read_models  # few clusters have any
 
     items = await _list(client, LOCAL_MODEL_NODES, failed)
     return [found for each in items if (found := read_models(each)) is not None]

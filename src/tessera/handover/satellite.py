@@ -11,21 +11,28 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from heapq import nsmallest
+from typing import Any
+
+import msgspec
 
 from tessera.api.names import LENDS_ANNOTATION
 from tessera.api.slice_requests import lends_to
+from tessera.controller.cluster.volumes import LOCAL_MODEL_NODES, read_models
+from tessera.controller.informers import ClusterInput
 from tessera.controller.objects.pod_info import Owner, Workload
 from tessera.controller.satellite import Process, Task, Term
+from tessera.controller.slicing.state.events import StorageObserved
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.handover.hand_over import HandOver
 from tessera.handover.image_pulls import ImagePulls
 from tessera.handover.inheritance import Inheritance
-from tessera.handover.local_models import LocalModels
 from tessera.handover.reserved_images import ReservedImages
 from tessera.handover.spares import Spares
+from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
+from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.eviction import Blocked, Evictor
+from tessera.kube.informer import wait_served
 from tessera.kube.resources import CLONE_SETS, DEPLOYMENTS, JOBS, REPLICASETS, STATEFULSETS, Deployment, Pod, ReplicaSet
 
 #: Annotation of the pods of a LeaderWorkerSet: the pods of a group, its leader included.
@@ -206,6 +213,54 @@ class HandOverMode(Enum):
     INHERIT = "inherit"
     #: Besides, an old pod ends for a new one without room whose annotation says so.
     ON = "on"
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Kinds(msgspec.Struct, frozen=True):
+    """``metav1.APIResourceList``."""
+
+    resources: tuple[_Kind, ...] = ()
+
+
+class LocalModels(ClusterInput):
+    """Passes the models of KServe's LocalModelCaches on nodes to the slicer, for the preferences of pods.
+
+    KServe downloads a model to each node of the cache's groups, one by one, and says in the LocalModelNode of each node
+    how far that is. The pods of a service mount a local volume, whose affinity admits the whole group: a pod on a node
+    that still downloads finds no model. So of its group a pod prefers the nodes that have the model
+    (:func:`~tessera.controller.objects.pod_preferences.model_preferences`). A LocalModelNode speaks for the node of its
+    name only.
+
+    Args:
+        term: the term of leadership.
+    """
+
+    def __init__(self, term: Term) -> None:
+        super().__init__(term.runtime, term.slicer, term.wake)
+        self._informer = self._watch(LOCAL_MODEL_NODES)
+        self._informer.add_handler(self._observe)
+
+    async def run(self) -> None:
+        """Watches until cancelled, once the cluster has the kind."""
+        await wait_served(self._is_served, self._clock)
+        await self._informer.run()
+
+    async def _is_served(self) -> bool:
+        """True if the cluster has the kind: KServe serves others of this group's version, also without local models."""
+        try:
+            answer = await self._client.request("GET", f"/apis/{LOCAL_MODEL_NODES.api_version}")
+            kinds = msgspec.json.decode(answer.body, type=_Kinds).resources
+        except (ApiError, ConnectionError, TimeoutError, msgspec.DecodeError):
+            return False
+        return any(each.name == LOCAL_MODEL_NODES.plural for each in kinds)
+
+    def _observe(self, event: WatchEvent[dict[str, Any]]) -> None:
+        found = read_models(event.object)
+        if found is not None:
+            self._pass_on(StorageObserved(found, deleted=event.kind is EventKind.DELETED))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,12 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import PLACEMENT_LABEL, PLACEMENT_MANAGED, NodeName
 from tessera.clock import rfc3339
 from tessera.controller.base import PREFERENCE_PRICES
-from tessera.controller.cluster.volumes import NodeModels
+from tessera.controller.cluster.volumes import MODELS, NodeModels, read_models
 from tessera.controller.objects.node_info import read_node
 from tessera.controller.objects.pod_constraints import read_images
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.pod_preferences import PREFERENCES, read_preferences
 from tessera.controller.slicing.state.events import NodeObserved, StorageObserved
-from tessera.handover.local_models import MODELS, read_models
 from tessera.kube.resources import Node, Pod
 from tessera.limits import NODE_IMAGES
 

@@ -9,6 +9,7 @@ being deleted or lost, or must be bound at once and is not bound yet. Storage ca
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from tessera.kube.resources import (
     NodeSelectorTerm,
     PersistentVolume,
     PersistentVolumeClaim,
+    Resource,
     StorageClass,
 )
 from tessera.kube.resources.cluster import PersistentVolumeClaimSpec
@@ -35,6 +37,13 @@ from tessera.reasons.node_rules import NodeRule, RuleKind
 
 #: Annotation of a claim that is bound permanently to its volume.
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+#: KServe's (``pkg/apis/serving/v1alpha1/local_model_node_types.go``), and what one says of a model that is there.
+LOCAL_MODEL_NODES: Resource[dict[str, Any]] = Resource(
+    "serving.kserve.io", "v1alpha1", "localmodelnodes", "LocalModelNode", False, dict
+)
+_DOWNLOADED = "ModelDownloaded"
+#: Most models of a node that are looked at: a disk of 30 TB has fewer of 100 GB.
+MODELS = 1_000
 
 
 class NodeModels(msgspec.Struct, frozen=True):
@@ -42,6 +51,15 @@ class NodeModels(msgspec.Struct, frozen=True):
 
     node: str
     models: frozenset[str]
+
+
+def read_models(item: dict[str, Any]) -> NodeModels | None:
+    """Reads a LocalModelNode; a status that is none counts as empty, and an object without a name is None."""
+    status = item.get("status")
+    told = status.get("modelStatus") if isinstance(status, dict) else None
+    states = islice(told.items(), MODELS) if isinstance(told, dict) else ()
+    name = item.get("metadata", {}).get("name")
+    return NodeModels(name, frozenset(model for model, state in states if state == _DOWNLOADED)) if name else None
 
 
 #: The objects that decide where a pod's volumes can be.

@@ -11,7 +11,7 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.controller.satellite import Term
-from tessera.handover.local_models import LocalModels
+from tessera.handover.satellite import LocalModels
 from tessera.kube.client import Client
 from tessera.kube.informer import LOOK_SELDOM
 from tessera.kube.leader_election import KubeRuntime
