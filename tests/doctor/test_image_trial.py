@@ -3,8 +3,8 @@
 import pytest
 from tests.support.virtual_lab import InLab, VirtualLab
 
+from tessera.doctor.examination import try_image
 from tessera.doctor.facts import Verdict
-from tessera.doctor.image_trial import try_image
 from tessera.kube.resources import PODS
 
 

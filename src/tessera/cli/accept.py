@@ -12,9 +12,9 @@ import click
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say
-from tessera.cli.base.driver_thread import run_within
 from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import check_cards
+from tessera.cli.base.process import run_within
 
 if TYPE_CHECKING:
     from tessera.accept.acceptance import Trials

@@ -108,7 +108,7 @@ async def _examine(
     async with connect("tessera-doctor", kubeconfig, context) as client:
         tried = []
         if image is not None:
-            from tessera.doctor.image_trial import try_image
+            from tessera.doctor.examination import try_image
 
             tried = [await try_image(client, SystemClock(), image, namespace)]
         return [*tried, *await examine(client, SystemClock(), namespace)]

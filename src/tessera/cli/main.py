@@ -13,9 +13,8 @@ from typing import Any
 
 import click
 
-from tessera.cli.base.command_group import LazyCommands, Table
+from tessera.cli.base.command_group import LazyCommands, Table, default_file, read_defaults
 from tessera.cli.base.console import print_error, say, tolerate_any_encoding
-from tessera.cli.base.defaults import default_file, read_defaults
 
 #: The product's commands, in the order of the overview; the package tessera-gpu-lab adds its own.
 USE: Table = {

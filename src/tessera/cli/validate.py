@@ -7,8 +7,8 @@ import click
 
 from tessera.api.nodes.node_marks import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
 from tessera.cli.base.console import say
-from tessera.cli.base.driver_thread import run_within
 from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.process import run_within
 
 #: Seconds. Enough for a driver without persistence mode to start many cards and compute on each.
 _TIMEOUT = 300.0

@@ -1,15 +1,18 @@
-"""Event loop, shutdown on signals, and log of the long-running commands: controller, webhook and agent."""
+"""A command's process: event loop, shutdown on signals and log of a long-running one, and the end of one that hangs."""
 
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from tessera.cli.base.console import say
 from tessera.text import lines, one_line
 
 #: Most characters: one line of a process's log. Answers of the API server fit; a text of others cannot fill the log.
@@ -137,3 +140,34 @@ def metrics_access_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Who may read /metrics, which names pods of all namespaces: accounts with the right to get /metrics, by"
         " their token, or everybody.",
     )(command)
+
+
+T = TypeVar("T")
+
+
+def run_within(seconds: float, work: Callable[[], T], *, hung: str) -> T:
+    """The result of ``work``; ends the process with 1 if there is none in time.
+
+    Args:
+        seconds: how long the work may take.
+        work: calls the driver; its errors are raised here.
+        hung: what to say about a driver that hangs.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        say(f"error: no answer within {seconds:g} seconds: {hung}", err=True)
+        os._exit(1)  # a thread that hangs in the driver cannot be ended in order
+    if errors:
+        raise errors[0]
+    return results[0]
