@@ -144,6 +144,9 @@ ADD_ONS = (
     "tigera-operator",
 )
 
+#: Parts of names that may mean a GPU.
+_GPU_LIKE = ("gpu", "GPU", "mig-", "mig.", "MIG", "cuda")
+
 #: Class of the CDI devices that the agent writes.
 CDI_KIND = "tessera.dev/mig"
 
@@ -175,6 +178,11 @@ def suggest_resource(resource: str) -> str:
             name = resource.removeprefix(prefix).removeprefix("mig-").replace("-plus-", "+")
             return resource_of(name) if name[:1].isdecimal() else f"nvidia.com/{name}"
     return ""
+
+
+def is_gpu_like(resource: str) -> bool:
+    """True if a name may mean a GPU or a part of one. The conditions of deploy/admission.yaml say the same."""
+    return resource.startswith("nvidia") or any(part in resource for part in _GPU_LIKE)
 
 
 def device_id(gpu: str, profile: str, start: int) -> str:

@@ -65,8 +65,6 @@ from tessera.text import list_names, one_line
 DOMAIN = "nvidia.com/"
 #: A MIG resource with a spelling mistake.
 _MIG = re.compile(r"(?:mig[-.:_]?)?([0-9]{1,2})g[-._]?([0-9]{1,3})gb?(?:[.+]([a-z]{2,6}))?")
-#: Parts of names that may mean a GPU.
-_GPU_LIKE = ("gpu", "GPU", "mig-", "mig.", "MIG", "cuda")
 #: The most of a resource's name that is compared; Kubernetes allows 317 characters.
 _COMPARED = 100
 
@@ -137,11 +135,6 @@ def _size(resource: str) -> tuple[int, int, bool, str]:
     except ValueError:
         return (0, 0, False, resource)
     return (name.memory_gb, name.slices, not name.suffix, resource)
-
-
-def is_gpu_like(resource: str) -> bool:
-    """True if a name may mean a GPU or a part of one. The conditions of deploy/admission.yaml say the same."""
-    return resource.startswith("nvidia") or any(part in resource for part in _GPU_LIKE)
 
 
 def find_correction(resource: str, offered: Offered) -> str:

@@ -79,15 +79,15 @@ class Backoff:
 
 #: Pause as a multiple of the last write's duration: the writer writes at most a fifth of the time.
 _MULTIPLE = 4.0
-#: Longest pause, seconds: a state without a waiting reader may be this late.
-_LONGEST = 1.0
+#: Longest pause after a write, seconds: a state without a waiting reader may be this late.
+_LATEST = 1.0
 #: A server that answers within this time, in seconds, is not busy.
 _QUICK = 0.01
 
 
 def pause_after_write(write_seconds: float) -> float:
     """Seconds until a state may be written again, after a write that took so many seconds."""
-    return 0.0 if write_seconds < _QUICK else min(_LONGEST, write_seconds * _MULTIPLE)
+    return 0.0 if write_seconds < _QUICK else min(_LATEST, write_seconds * _MULTIPLE)
 
 
 #: Seconds without a failure after which an answer ends the outage. A server that answers some requests and not others

@@ -25,6 +25,7 @@ from tessera.api.names import (
     GPU_RESOURCES,
     MIG_CONFIG_DYNAMIC,
     MIG_CONFIG_LABEL,
+    is_gpu_like,
     is_on_demand,
     profile_of,
     resource_of,
@@ -33,7 +34,7 @@ from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards
 from tessera.api.nodes.node_cards import CardGeometries, DeviceCounts, UndecidedNodes, is_unread, read_device_counts
 from tessera.api.nodes.node_groups import NodeGroup
 from tessera.api.nodes.offers import NodeOffer, OfferKind, placement_offers
-from tessera.api.resource_advice import Offered, is_gpu_like
+from tessera.api.resource_advice import Offered
 from tessera.kube.resources import Node
 from tessera.kube.resources.selectors import LabelIndex
 from tessera.mig.geometry import Geometry

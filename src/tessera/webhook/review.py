@@ -31,9 +31,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX, WHOLE_CARDS, profile_of
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX, WHOLE_CARDS, is_gpu_like, profile_of
 from tessera.api.pod_templates import TemplateKind, find_kind, find_templates
-from tessera.api.resource_advice import advise, find_correction, is_gpu_like, misplaced_on_pod
+from tessera.api.resource_advice import advise, find_correction, misplaced_on_pod
 from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import ObjectMeta
