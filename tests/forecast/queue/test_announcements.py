@@ -93,7 +93,7 @@ def test_nothing_is_written_while_nothing_changes() -> None:
     "fields",
     [
         {"position": 1},
-        {"reason": "fragmented"},
+        {"detail": "2 of 3 cards are full for 3g.20gb"},
         {"start": ExpectedStart()},
         {"start": ExpectedStart(p50=NOW + 600, p90=NOW + 9000, basis="history")},
     ],
@@ -103,7 +103,7 @@ def test_a_change_is_written_after_the_pause(fields: dict[str, Any]) -> None:
     _told(announcer, ROW, NOW)
     assert _told(announcer, _changed(**fields), NOW + PAUSE - 1) == []
     (one,) = _told(announcer, _changed(**fields), NOW + PAUSE)
-    assert one.event == ("position" not in fields and "9000" not in str(fields.get("start", "")))
+    assert one.event == (fields.get("start") == ExpectedStart())
 
 
 def test_a_write_that_failed_is_due_again() -> None:
@@ -124,3 +124,15 @@ def test_no_name_of_another_pod_is_told() -> None:
     (one,) = _told(Announcer(), ROW, NOW)
     assert "secret" not in one.text
     assert "n1" not in one.text
+
+
+def test_another_reason_is_told_before_the_minute_is_over_and_once() -> None:
+    announcer, other = Announcer(), _changed(reason="reserved", detail="what is free is reserved")
+    assert _told(announcer, ROW, NOW)
+    assert not _told(announcer, other, NOW + TELL_AFTER - 1)
+    assert not _told(announcer, _changed(detail="2 of 3 cards are full"), NOW + TELL_AFTER)
+    (one,) = _told(announcer, other, NOW + TELL_AFTER)
+    assert (one.reason, one.event) == ("Reserved", True)
+    assert not _told(announcer, ROW, NOW + TELL_AFTER + PAUSE - 1)
+    assert _told(announcer, ROW, NOW + TELL_AFTER + PAUSE)
+    assert _told(announcer, other, NOW + 2 * TELL_AFTER + PAUSE)

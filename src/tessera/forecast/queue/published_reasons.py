@@ -17,7 +17,8 @@ Rules:
 - A pod that waits is told by its condition ``tessera.dev/SlicePromised``: False with reason, position and start; True
   once it has its slices. A pod that waits for less than ``TELL_AFTER`` seconds gets none, so a burst costs nothing.
 - One write a minute and pod at most, and none while nothing changed: the reason or its sentence, the basis, the
-  position, whether it is alone, or the start by a quarter of the time that is left.
+  position, whether it is alone, or the start by a quarter of the time that is left. Another reason is told after
+  ``TELL_AFTER`` seconds, once between two such minutes: what else the message says is then true again too.
 - An Event comes with the first write, and when reason or basis changed.
 - ``QUEUE_WRITES`` a round at most: those whose last write is oldest.
 - The slicer is told of an expected end of a lease when it has moved as far as a start must. A lease of many kinds is
@@ -268,7 +269,7 @@ def _first(found: Iterable[Blocker]) -> tuple[Blocker, ...]:
 #: writes a second; the others follow with the next forecast.
 QUEUE_WRITES = 200
 
-#: Seconds that a pod waits before it is told, and between two writes to a pod.
+#: Seconds that a pod waits before it is told, also of another reason, and between two writes to a pod.
 TELL_AFTER, PAUSE = 15.0, 60.0
 #: Part of the remaining time by which a start or an end must move, and the least seconds.
 _MOVED, _LEAST_MOVE = 0.25, 60.0
@@ -305,6 +306,7 @@ class Announcement:
 class _Told:
     at: float
     row: QueuedPod
+    early: bool = False
 
 
 class Announcer:
@@ -330,7 +332,7 @@ class Announcer:
     def _announce(self, row: QueuedPod, now: float) -> Announcement:
         uid = PodUid(row.uid)
         before = self._told.get(uid)
-        self._told[uid] = _Told(now, row)
+        self._told[uid] = _Told(now, row, early=before is not None and now - before.at < PAUSE)
         event = before is None or _kind(before.row) != _kind(row)
         return Announcement(
             uid,
@@ -349,7 +351,8 @@ class Announcer:
         before = self._told.get(PodUid(row.uid))
         if before is None:
             return True
-        return now - before.at >= PAUSE and _has_changed(before.row, row, now)
+        early = before.row.reason != row.reason and not before.early
+        return now - before.at >= (TELL_AFTER if early else PAUSE) and _has_changed(before.row, row, now)
 
 
 class ChangedEnds:
