@@ -63,9 +63,18 @@ function byRequest(): Map<string, Waiting[]> {
 
 /** Who waits for a kind of room, and whether what is free of it is for pods that go first, as one device is too much. */
 function note(number: number, waiting: Waiting[]) {
-  const barred = waiting.some(({ case: reason, requests }) => reason === "reserved" && isOne(requests));
-  if (number > 0 && barred) return <small> reserved</small>;
+  if (number > 0 && isBarred(waiting)) return <small> reserved</small>;
   return waiting.length > 0 ? <small> {integer(waiting.length)} waiting</small> : null;
+}
+
+function isBarred(waiting: Waiting[]): boolean {
+  return waiting.some(({ case: reason, requests }) => reason === "reserved" && isOne(requests));
+}
+
+/** The names of room of which what is free is for pods that go first. */
+export function barredRooms(names: string[]): Set<string> {
+  const waiting = byRequest();
+  return new Set(names.filter((name) => isBarred(waiting.get(resourceOf(name)) ?? [])));
 }
 
 /** True for a request for one device alone. */

@@ -10,6 +10,7 @@ import { NodeDetails } from "./nodesheet";
 import { lastOf, PastOfRange, Ranges } from "./past";
 import { Memory, State } from "./pods";
 import { PodDetails } from "./podsheet";
+import { barredRooms } from "./room";
 import { leasesOf, store } from "./store";
 import {
   ABSENCES,
@@ -73,6 +74,9 @@ function Details({ id, onOpen, range, ...more }: DetailsProps) {
   const free = Object.entries(card.free ?? {})
     .filter(([, number]) => number > 0)
     .sort(([left], [right]) => byName(left, right));
+  const barred = barredRooms(free.map(([name]) => name));
+  const roomOf = ([name, number]: [string, number]): string =>
+    `${number} x ${roomName(name)}${barred.has(name) ? ", reserved for pods that go first" : ""}`;
   return (
     <>
       <p>
@@ -108,7 +112,7 @@ function Details({ id, onOpen, range, ...more }: DetailsProps) {
           other cards. Delete those pods.
         </p>
       )}
-      <p>{free.length > 0 ? free.map(([name, number]) => `${number} x ${roomName(name)}`).join(", or ") : "None."}</p>
+      <p>{free.length > 0 ? free.map(roomOf).join(", or ") : "None."}</p>
       <h3>Held by {leases.length === 0 ? "no pod" : count(new Set(leases.map(podName)).size, "pod")}</h3>
       <ul class="plain">
         {leases.map((lease) => (

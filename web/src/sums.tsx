@@ -137,7 +137,9 @@ function Row({ name, sum, by, change, onOwn }: RowProps) {
       </td>
       <td data-name="memory">{gibOf(sum.memory, undefined)}</td>
       <td data-name="power">{watts(sum.power)}</td>
-      <td data-name="unused">{sum.wasted > 0 ? `${decimal(sum.wasted / 3600)} GPU-h` : "–"}</td>
+      <td data-name="unused">
+        {sum.measuredLeases > 0 || sum.wasted > 0 ? `${decimal(sum.wasted / 3600)} GPU-h` : "–"}
+      </td>
       <td data-name="pods">{integer(sum.pods.size)}</td>
       <td data-name="waiting">{integer(sum.waiting)}</td>
     </tr>

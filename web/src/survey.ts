@@ -5,7 +5,7 @@ import { looksOf } from "./mosaic";
 import { own } from "./own";
 import { type Store, teamOf } from "./store";
 import type { Filter } from "./view";
-import { byName, frameOf, isCordoned, isHidden, isLost, stateOf, WASTED } from "./words";
+import { byName, frameOf, isCordoned, isHidden, isLost, isSuspect, stateOf, WASTED } from "./words";
 
 /** What the shown pods hold together. */
 export class Sum {
@@ -209,7 +209,7 @@ export function unused({ lease, card }: Held): number {
 function judge(found: Survey, each: Held): void {
   const state = stateOf(each.lease, each.card);
   if (WASTED.includes(state)) found.wasted.push(each);
-  else if (state === "unknown" && each.lease.countsFrom !== undefined) found.suspects.push(each);
+  else if (isSuspect(each.lease, each.card)) found.suspects.push(each);
   else if (state === "unknown" || state === "blind")
     found[state === "blind" ? "unseen" : "unknown"].add(`${each.lease.namespace}/${each.lease.pod}`);
 }

@@ -6,6 +6,7 @@ import {
   HEALTH,
   isCordoned,
   isOutOfUse,
+  isSuspect,
   kindName,
   reasonOf,
   SLICES,
@@ -129,7 +130,8 @@ function leaseFields(lease: Lease, card: Card): Fields {
     team: teamOf(namespace),
     pod: `${namespace}/${pod}`,
     owner,
-    state: `${state} ${stateName(lease, card)}`,
+    // What looks unused so far is not proven: its state is unknown, and it is found by the words of what it looks like.
+    state: `${state} ${stateName(lease, card)}${isSuspect(lease, card) ? " idle so far, looks unused" : ""}`,
   };
 }
 

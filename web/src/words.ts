@@ -109,6 +109,11 @@ export function stateName(lease: Lease, card: Card): string {
   return STATES[state] ?? state;
 }
 
+/** True for a pod that looks unused so far, and is not proven to be. */
+export function isSuspect(lease: Lease, card: Card): boolean {
+  return stateOf(lease, card) === "unknown" && lease.countsFrom !== undefined;
+}
+
 /** Why the activity of a card is not known. */
 export const ABSENCES: Record<string, string> = {
   not_supported: "the card or its driver does not report it",

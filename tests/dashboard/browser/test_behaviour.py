@@ -64,9 +64,12 @@ def test_the_room_says_which_part_of_it_is_not_for_every_pod(visit: Visits, live
     )
     room.get_by_role("button", name="2 shares reserved").click()
     expect(room.get_by_role("status")).to_contain_text("room for share, reserved for pods that go first: gpu-")
+    room.get_by_role("status").get_by_role("button").first.click()
+    sheet = visitor.page.get_by_role("complementary", name="Card")
+    expect(sheet).to_contain_text("share, reserved for pods that go first")
+    sheet.get_by_role("button", name="close").click()
     room.get_by_role("button", name="2 shares reserved").click()
     visitor.page.get_by_role("button", name="gpu-4, card 0").first.click()
-    sheet = visitor.page.get_by_role("complementary", name="Card")
     expect(sheet.get_by_text("Its node takes no new pods: it is cordoned, or not ready.")).to_be_visible()
 
 
@@ -123,6 +126,13 @@ def test_what_looks_unused_is_not_denied_by_a_filter_and_each_card_that_cannot_b
     expect(held.get_by_role("button", name="1 pod on 2 cards that cannot be measured")).to_be_visible()
     expect(held).to_contain_text("No pod is known to hold something without use.")
     expect(held).not_to_contain_text("has the words of the filter")
+    unused = (
+        visitor.region("Use by namespace").get_by_role("row").filter(has_text="team").locator('[data-name="unused"]')
+    )
+    expect(unused).to_have_text("0.0 GPU-h")
+    found = visit("#q=state:idle").region("Pods with cards").get_by_role("row")
+    expect(found).to_have_count(2)
+    expect(found.last).to_contain_text("team/young")
 
 
 def test_an_agent_of_the_version_before_names_nobody_as_likely_unused(visit: Visits, live: LivePage) -> None:
