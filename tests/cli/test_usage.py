@@ -196,3 +196,10 @@ def test_a_record_that_cannot_be_read_says_what_to_do(
 def test_a_wrong_option_is_refused(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["usage", *options]) != 0
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_record_that_has_just_begun_says_so_and_not_that_no_pod_held_a_card() -> None:
+    totals = totals_of_record(UsageRecord(began=7200.0), 0.0)
+    head, line = table(totals, make_report(totals, Grouping.NAMESPACE), None)
+    assert head.startswith("1970-01-01T02:00:00Z to 1970-01-01T02:00:00Z")
+    assert line.startswith("Nothing is counted yet in this window: the controller counts each minute")

@@ -189,6 +189,9 @@ def table(totals: "UsageTotals", report: "UsageReport", prices: "PriceList | Non
     if totals.simulated:
         yield "simulated cards"
     digits = _digits(report.total.allocated)
+    if totals.end <= totals.begin and not (totals.cards or totals.rows):
+        yield "Nothing is counted yet in this window: the controller counts each minute, and writes it every five."
+        return
     if not report.rows:
         yield "No pod held a card in this window."
     else:
