@@ -18,6 +18,7 @@ import pytest
 from tests.support import slicer_cluster
 from tests.support.process_heaps import MODULES, process_heaps, walk
 from tests.support.tasks import running_tasks
+from tests.support.virtual_lab import VirtualLab
 
 from tessera.controller.slicing.slicer import Slicer
 from tessera.dashboard.feed import FeedGroup
@@ -46,7 +47,7 @@ MOST_A_POD = 200
 class Soak:
     """Batches of pods that get their slices and go."""
 
-    def __init__(self, lab: Any) -> None:
+    def __init__(self, lab: VirtualLab) -> None:
         self._lab = lab
         self.pods = 0
 
@@ -73,7 +74,7 @@ class Soak:
 
 
 @asynccontextmanager
-async def page(lab: Any) -> AsyncIterator[object]:
+async def page(lab: VirtualLab) -> AsyncIterator[object]:
     """The live page with one reader, who sees everything and takes each change; yields what the page holds."""
     feeds = FeedGroup()
     source = ClusterSource(lab.client, feeds, watched=lambda: True, clock=lab.clock, rng=random.Random(0))
@@ -110,7 +111,7 @@ def test_what_is_kept_of_pods_is_bounded(
     monkeypatch.setattr(asyncio, "to_thread", call_inline)
     monkeypatch.setattr(Slicer, "handle", slicer_cluster.handle)  # its state is checked by all other tests
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         soak = Soak(lab)
         async with page(lab) as shown:
             await soak.reach(first)
@@ -131,7 +132,7 @@ def test_what_is_kept_of_pods_is_bounded(
 def test_a_walk_counts_what_a_process_holds_and_nothing_of_others(in_lab: Callable[..., None]) -> None:
     """Else the heaps would not grow, whatever the processes keep."""
 
-    async def scenario(lab: Any) -> None:
+    async def scenario(lab: VirtualLab) -> None:
         heaps = process_heaps({"test": lab})
         assert any("controller" in name for name in heaps)
         assert any("agent" in name for name in heaps)
