@@ -1,5 +1,6 @@
 """The command line as a stranger meets it: maps, helps, and errors of one line with exit code 1."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.cluster_user import ROOT, TIMEOUT
-from tests.support.command_line import run_tessera
+from tests.support.command_line import PRELOADED, run_tessera
 
 Run = subprocess.CompletedProcess[str]
 
@@ -152,3 +153,9 @@ def test_each_nodes_listing(cluster: Any) -> None:
     assert cluster.tessera("lab", "smi", "node-9", fails=True) == (
         "error: no node 'node-9'; there are node-1, node-2, node-3\n"
     )
+
+
+@pytest.mark.parametrize("name", PRELOADED)
+def test_what_the_server_of_commands_imports_exists(name: str) -> None:
+    """Else each command and each lab of the tests imports it again."""
+    assert importlib.util.find_spec(name) is not None

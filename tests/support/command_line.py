@@ -19,37 +19,37 @@ from tessera_lab.daemon.lab_folder import PROCESS_TIMEOUT, LabState, find_runnin
 #: How a process's outputs are opened; both may be one file.
 _WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
+#: What the server imports. It passes over a name that it cannot import.
+PRELOADED = [
+    "cryptography.hazmat.backends.openssl.backend",
+    "encodings.idna",
+    "tessera.claims.satellite",
+    "tessera.cli.base.connection",
+    "tessera.cli.base.one_shot",
+    "tessera.cli.base.tiles",
+    "tessera.cli.driver",
+    "tessera.cli.install.command",
+    "tessera.cli.main",
+    "tessera.cli.map",
+    "tessera.cli.provisioning",
+    "tessera.cli.top",
+    "tessera.cli.why",
+    "tessera.explain.query",
+    "tessera.forecast.queue.satellite",
+    "tessera.handover.satellite",
+    "tessera.kube.http",
+    "tessera.kueue.satellite",
+    "tessera.memory_limits.monitor",
+    "tessera.provisioning.satellite",
+    "tessera.scale_up.satellite",
+    "tessera.signals.satellite",
+    "tessera.usage.satellite",
+    "tessera_lab.cli.lab",
+    "tessera_lab.cli.own_commands",
+    "tessera_lab.daemon.serve",
+]
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
-    [
-        "cryptography.hazmat.backends.openssl.backend",
-        "encodings.idna",
-        "tessera.claims.satellite",
-        "tessera.cli.base.connection",
-        "tessera.cli.base.one_shot",
-        "tessera.cli.base.tiles",
-        "tessera.cli.driver",
-        "tessera.cli.install.command",
-        "tessera.cli.main",
-        "tessera.cli.map",
-        "tessera.cli.provisioning",
-        "tessera.cli.top",
-        "tessera.cli.why",
-        "tessera.explain.query",
-        "tessera.forecast.queue.satellite",
-        "tessera.handover.satellite",
-        "tessera.kube.http",
-        "tessera.kueue.satellite",
-        "tessera.memory_limits.monitor",
-        "tessera.provisioning.satellite",
-        "tessera.scale_up.satellite",
-        "tessera.signals.satellite",
-        "tessera.usage.satellite",
-        "tessera_lab.cli.lab",
-        "tessera_lab.cli.own_commands",
-        "tessera_lab.daemon.serve",
-    ]
-)
+_SERVER.set_forkserver_preload(PRELOADED)
 
 
 def run_tessera(
