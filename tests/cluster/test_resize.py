@@ -128,7 +128,12 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(in_lab: InLab) -> None:
         await lab.until(lambda: lab.gates("svc-slice"), "the lender waits")
         with pytest.raises(UserError, match="exists already; give its slice back first: tessera resize svc --back"):
             await resize(lab, "20Gi")
+        held: dict[str, list[str]] = {"finalizers": ["example.com/accounting"]}
+        await lab.client.merge_patch(PODS, "svc-slice", {"metadata": held}, "default")
         await end(lab.client, "default", "svc")
+        with pytest.raises(UserError, match="svc-slice still ends: run the command again once it has gone"):
+            await resize(lab, "20Gi")
+        await lab.client.merge_patch(PODS, "svc-slice", {"metadata": {"finalizers": None}}, "default")
         await lab.delete("svc")
         await lab.until(lambda: lab.pod("svc") is None and lab.pod("svc-slice") is None, "both are gone")
         await create(lab, "svc", "10Gi", restartPolicy="Never")

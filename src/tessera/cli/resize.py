@@ -148,6 +148,8 @@ async def _clear(client: "Client", namespace: str, lender: str, name: str) -> No
         found = await client.get(PODS, lender, namespace)
     except NotFound:
         return
+    if found.metadata.deletion_timestamp is not None:
+        raise UserError(f"pod {namespace}/{lender} still ends: run the command again once it has gone")
     if not found.status.has_ended:
         raise UserError(
             f"pod {namespace}/{lender} exists already; give its slice back first:"
