@@ -19,6 +19,7 @@ _TEXT_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 _BRACKETS_IN_TEXT = re.compile(rb'"[^"]*"')
 _BRACES = bytes.maketrans(b"[]", b"{}")
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
+_NOT_OPENING = bytes(set(range(256)) - set(b"[{"))
 _REPLACEMENT = b'"nested too deep, %d levels are read"' % NESTING
 
 
@@ -54,12 +55,14 @@ def decode_json(text: bytes | str | msgspec.Raw, kind: Any = Any) -> Any:
 def nests_deep(body: bytes | msgspec.Raw) -> bool:
     """Whether JSON nests deeper than :data:`NESTING`; of a text that is no JSON it may say either."""
     body = bytes(body)
-    if body.count(b"{") + body.count(b"[") <= NESTING:
+    if len(body.translate(None, _NOT_OPENING)) <= NESTING:  # several times as fast as to count the two
         return False
     if b"\\" in body:  # without escaped quotes, each quote begins or ends a text
         body = body.replace(rb"\\", b"").replace(rb"\"", b"")
     braces = _BRACKETS_IN_TEXT.sub(b"", body.translate(_BRACES, _OTHERS).replace(b'""', b""))
     for _ in range(NESTING):  # each time without the innermost levels
+        if not braces:
+            return False
         braces = braces.replace(b"{}", b"")
     return bool(braces)
 
