@@ -39,7 +39,6 @@ COMMON: set[tuple[Any, ...]] = {
     ("A100-40GB,A100-40GB", "dynamic"),
     ("A100-40GB,A100-40GB", "dynamic", ("pages", True)),
     ("1xA100-40GB,1xA100-40GB", "dynamic"),
-    ("1xA30", "", ("pages", True)),
     ("4xA100-40GB,4xA100-40GB,4xA100-40GB,2xH100-80GB,4xT4", ""),
 }
 

@@ -109,13 +109,13 @@ class BootedLab:
         self._files.rename(self._saved)
         self._locks, self._listeners = self._find_locks(), self._find_listeners()
         self._copy_files()
+        keep_tasks(self._loop)  # once, as the loop runs in forks only
 
     def run(self, scenario: Callable[[Any], Awaitable[Any]]) -> Any:
         """Runs a scenario in a fork, and returns what it returns."""
         sys.stdout.flush()
         sys.stderr.flush()
         reader, writer = os.pipe()
-        keep_tasks(self._loop)
         fork = os.fork()
         if fork == 0:
             self._become(scenario, writer)
