@@ -14,7 +14,7 @@ from tessera.dra.claims import RESOURCE_CLAIMS
 from tessera.explain.explanation import ExplanationReport, parse_query, report_lines
 from tessera.explain.query import explain
 from tessera.kube.client import Client
-from tessera.kube.errors import InternalError
+from tessera.kube.errors import InternalError, NotFound
 from tessera.kube.requests import Request, Response
 from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.kube.resources.meta import Resource
@@ -121,6 +121,9 @@ def test_a_cordoned_node_is_named(in_lab: InLab) -> None:
         (found,) = (await why(lab, "a")).answers
         assert found.case == "no-node"
         assert found.help == ("open the node again: kubectl uncordon node-1",)
+        with pytest.raises(NotFound) as missing:
+            await explain(lab.client, lab.clock, parse_query("node/nod-1"), "default")
+        assert missing.value.__notes__ == ["The cluster has no node of that name; did you mean node-1?"]
 
     in_lab(scenario)
 

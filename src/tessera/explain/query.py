@@ -106,7 +106,13 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
     if query.kind == "pod":
         return await _pod(client, clock, query, namespace, read_queue, joined=joined)
     if query.kind == "node":
-        return await _node(client, clock, query.name)
+        try:
+            return await _node(client, clock, query.name)
+        except NotFound as error:
+            nodes, _ = await _list_allowed(client, NODES.metadata_only(), failed={})
+            meant = _suggest_name(query.name, (node.metadata.name for node in nodes))
+            error.add_note(f"The cluster has no node of that name{meant}")
+            raise
     if query.kind == "claim":
         return await _claim(client, clock, query, namespace, read_queue)
     from tessera.explain.queue import is_queued
