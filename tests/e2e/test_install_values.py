@@ -144,7 +144,7 @@ def test_kubectl_knows_the_kinds_by_their_names(cluster: Any) -> None:
     assert "spec.driver.kernelModuleType" in told
 
 
-def test_a_node_that_is_not_there_is_said_as_kubectl_says_it(cluster: Any) -> None:
-    assert (
-        cluster.tessera("why", "node/node-9", fails=True) == 'Error from server (NotFound): nodes "node-9" not found\n'
-    )
+def test_a_node_that_is_not_there_is_said_as_kubectl_says_it_with_a_similar_name(cluster: Any) -> None:
+    said, meant = cluster.tessera("why", "node/node-9", fails=True).splitlines()
+    assert said == 'Error from server (NotFound): nodes "node-9" not found'
+    assert meant == "The cluster has no node of that name; did you mean node-2?"
