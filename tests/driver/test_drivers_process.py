@@ -63,10 +63,13 @@ class ServerWithNodes:
         if definitions:
             await self.define()
         for name, kernel in KERNELS.items():
-            info = {"kernelVersion": kernel, "osImage": "Ubuntu 22.04.4 LTS", "architecture": "amd64", "bootID": "b0"}
-            body = {"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}}
-            await self.admin.create(NODES.as_dicts(), body)
-            await self.admin.merge_patch(NODES, name, {"status": {"nodeInfo": info}}, subresource="status")
+            await self.add_node(name, kernel)
+
+    async def add_node(self, name: str, kernel: str) -> None:
+        info = {"kernelVersion": kernel, "osImage": "Ubuntu 22.04.4 LTS", "architecture": "amd64", "bootID": "b0"}
+        body = {"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}}
+        await self.admin.create(NODES.as_dicts(), body)
+        await self.admin.merge_patch(NODES, name, {"status": {"nodeInfo": info}}, subresource="status")
 
     async def define(self) -> None:
         for each in install_manifests():
@@ -242,3 +245,51 @@ async def test_a_label_that_somebody_takes_away_comes_back(lab: ServerWithNodes)
         group.create_task(meddle())
         await lab.live(90)
     assert await lab.told() == ALL
+
+
+async def test_what_came_while_nothing_was_to_do_counts_for_a_policy_that_comes_again(lab: ServerWithNodes) -> None:
+    await lab.begin()
+    await lab.ask()
+
+    async def change() -> None:
+        await lab.clock.sleep(60)
+        assert await lab.told() == ALL
+        await lab.admin.delete(CLUSTER_POLICIES, "p")
+        await lab.clock.sleep(60)
+        assert await lab.told() == {}
+        await lab.admin.delete(NODES, "a")
+        await lab.add_node("a", "5.15.0-70-generic")
+        await lab.add_node("c", "5.15.0-69-generic")
+        lab.server.end_watches()
+        await lab.clock.sleep(60)
+        await lab.ask()
+        await lab.clock.sleep(60)
+        sets = [set_of(each.metadata) for each in (await lab.admin.list(DAEMONSETS, NAMESPACE)).items]
+        kernels = {made.id: made.pool.kernel for made in sets if made is not None}
+        labels = {each.metadata.name: each.metadata.labels for each in (await lab.admin.list(NODES)).items}
+        assert {name: kernels[each[DRIVER_SET_LABEL]] for name, each in labels.items()} == {
+            "a": "5.15.0-70-generic",
+            "b": "5.15.0-70-generic",
+            "c": "5.15.0-69-generic",
+        }
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(change())
+        await lab.live(400)
+
+
+async def test_a_trace_that_a_dying_leader_wrote_in_a_cluster_without_policy_goes(lab: ServerWithNodes) -> None:
+    await lab.begin()
+    await lab.live(60)
+    await lab.admin.merge_patch(NODES, "a", {"metadata": {"annotations": {DRIVER_ANNOTATION: "{}"}}})
+
+    async def write_late() -> None:
+        await lab.clock.sleep(30)
+        await lab.admin.merge_patch(NODES, "b", {"metadata": {"labels": {DRIVER_SET_LABEL: "old"}}})
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write_late())
+        await lab.live(120)
+    for node in (await lab.admin.list(NODES)).items:
+        assert DRIVER_ANNOTATION not in node.metadata.annotations
+        assert DRIVER_SET_LABEL not in node.metadata.labels
