@@ -361,6 +361,42 @@ async def test_no_request_of_a_process_that_runs_on_waits_for_the_answer_of_anot
     listener.close()
 
 
+async def test_a_lease_waits_for_no_other_request_and_closing_ends_all() -> None:
+    held: set[asyncio.StreamWriter] = set()
+    full, empty = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.add(writer)
+        if len(held) == 2:
+            full.set()
+        if b"/leases/" in await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await reader.read()
+        held.remove(writer)
+        if not held:
+            empty.set()
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    transport = HttpTransport(ClusterConfig(server=url, credentials=StaticCredentials()), connections=2)
+    waiting = [asyncio.create_task(transport.request(GET)) for _ in range(5)]
+    await full.wait()
+    lease = Request(method="PUT", path="/apis/coordination.k8s.io/v1/namespaces/n/leases/l")
+    assert (await transport.request(lease)).body == b"ok"
+    assert len(held) == 3
+    impatient = HttpTransport(ClusterConfig(server=url, credentials=StaticCredentials(), timeout=0.1), connections=1)
+    for found in await asyncio.gather(*(impatient.request(GET) for _ in range(3)), return_exceptions=True):
+        assert isinstance(found, TimeoutError), "also those that had no connection"
+    for each in waiting:
+        each.cancel()
+    await asyncio.wait(waiting)
+    await impatient.close()
+    await transport.close()
+    await empty.wait()
+    listener.close()
+
+
 async def test_where_nobody_listens_all_requests_fail_at_once(server: ScriptedServer) -> None:
     await server.stop()
     transport = OneShotTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()), patience=60.0)

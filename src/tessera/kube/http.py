@@ -29,6 +29,8 @@ SILENCE_TIMEOUT = 90.0
 #: kube-apiserver closes it after 90 s itself (IdleTimeout in k8s.io/apiserver/pkg/server/secure_serving.go).
 IDLE_TIMEOUT = 75.0
 
+#: Requests for Leases have connections of their own: a leader renews its Lease while all others wait for answers.
+_LEASES = "/apis/coordination.k8s.io/"
 #: Bytes in one message of a WebSocket; container runtimes send 32 KiB at most.
 _MESSAGE = 2**20
 #: Bytes that may wait in a stream before the server is slowed down. Larger than aiohttp's 64 KiB, since objects come
@@ -41,7 +43,8 @@ class HttpTransport:
 
     Args:
         config: the server and the credentials.
-        connections: at most this many at once; watches hold one each.
+        connections: at most this many at once, and as many for Leases; watches hold one each. A further request waits
+            for one of them as long as for an answer.
         silence: how long a stream may bring nothing, seconds.
     """
 
@@ -50,7 +53,8 @@ class HttpTransport:
         self._config = config
         self._base = config.server.rstrip("/")
         self._connections = connections
-        self._session: aiohttp.ClientSession | None = None
+        #: The sessions by True for Leases and False for all else.
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._tls = TlsContexts(config)
 
     async def request(self, request: Request) -> Response:
@@ -99,7 +103,7 @@ class HttpTransport:
         headers = CIMultiDict(self._config.own_headers(credential))
         extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
         with _translate_errors(self._base):
-            opened = await self._open_session().ws_connect(
+            opened = await self._session_for(request).ws_connect(
                 self._url(request),
                 protocols=protocols,
                 headers=headers,
@@ -114,9 +118,8 @@ class HttpTransport:
 
     async def close(self) -> None:
         """Ends all streams and frees the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        while self._sessions:
+            await self._sessions.popitem()[1].close()
 
     @asynccontextmanager
     async def _answer(self, request: Request, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -141,7 +144,7 @@ class HttpTransport:
         if self._config.proxy:
             extra["proxy"] = self._config.proxy
         with _translate_errors(self._base):
-            return await self._open_session().request(
+            return await self._session_for(request).request(
                 request.method,
                 self._url(request),
                 headers=headers,
@@ -156,15 +159,16 @@ class HttpTransport:
         query = f"?{urlencode(request.query)}" if request.query else ""
         return URL(f"{self._base}{request.path}{query}", encoded=True)
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        """The session is made in the running loop, at the first request."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
+    def _session_for(self, request: Request) -> aiohttp.ClientSession:
+        """The session that sends a request; it is made in the running loop, at its first request."""
+        is_lease = request.path.startswith(_LEASES)
+        if is_lease not in self._sessions:
+            self._sessions[is_lease] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=IDLE_TIMEOUT),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=_BUFFER,
             )
-        return self._session
+        return self._sessions[is_lease]
 
 
 class _HttpStream:

@@ -95,8 +95,8 @@ async def connect_transport(
 ) -> AsyncIterator[tuple["Client", "HttpTransport"]]:
     """As :func:`connect`, for processes that run on, and with the client's transport, which ``exec`` needs.
 
-    A command's requests share few connections and wait for them. A process keeps its connections, and its requests wait
-    for none: pods wait for their answers, and so may the Lease.
+    A command's requests share few connections and wait for them. A process keeps its connections and has up to 200 of
+    them, since pods wait for its writes; its Lease waits for none of these.
     """
     from tessera.kube.client import Client
     from tessera.kube.http import HttpTransport
