@@ -11,6 +11,8 @@ import pytest
 from prometheus_client import generate_latest
 from tests.webhook.conftest import NAME, NAMESPACE, SECRET, Lab
 
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE as OBJECTS
 from tessera.clock import LoopClock, SystemClock
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.serving.connection import server_context
@@ -96,6 +98,33 @@ async def test_a_broken_secret_is_replaced(lab: Lab) -> None:
     async with lab.replica() as webhook:
         await lab.clock.sleep(5)
         assert webhook.unready_reason() == ""
+
+
+async def test_cards_that_come_change_or_return_after_a_pause_of_the_watch_are_known(lab: Lab) -> None:
+    def cards(profile: str) -> dict[str, Any]:
+        table = {profile: {"placements": [{"size": 1, "start": 0}], "giProfileId": 20, "ciProfileId": 0}}
+        return {"status": {"nodeResources": {"nodeGpus": [], "migPlacement": table}}}
+
+    async def write(profile: str) -> None:
+        await lab.client.merge_patch(INSTASLICES, "n", cards(profile), OBJECTS, subresource="status")
+        await lab.clock.sleep(5)
+
+    await lab.configure()
+    await lab.client.create(INSTASLICES.as_dicts(), {"metadata": {"name": "n"}, "spec": {}}, OBJECTS)
+    async with lab.replica() as webhook:
+        await lab.clock.sleep(5)
+        assert not webhook.capabilities.on_demand
+        await write("1g.5gb")
+        assert set(webhook.capabilities.on_demand) == {"1g.5gb"}
+        await write("2g.10gb")
+        assert "2g.10gb" in webhook.capabilities.on_demand
+        lab.server.end_watches()
+        await lab.client.delete(INSTASLICES, "n", OBJECTS)
+        await lab.client.create(INSTASLICES.as_dicts(), {"metadata": {"name": "n"}, "spec": {}}, OBJECTS)
+        await lab.clock.sleep(60)
+        assert not webhook.capabilities.on_demand
+        await write("3g.20gb")
+        assert set(webhook.capabilities.on_demand) == {"3g.20gb"}
 
 
 async def test_every_review_is_counted_by_what_came_of_it(lab: Lab) -> None:
