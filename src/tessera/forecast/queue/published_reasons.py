@@ -16,9 +16,10 @@ Rules:
 
 - A pod that waits is told by its condition ``tessera.dev/SlicePromised``: False with reason, position and start; True
   once it has its slices. A pod that waits for less than ``TELL_AFTER`` seconds gets none, so a burst costs nothing.
-- One write a minute and pod at most, and none while nothing changed: the reason or its sentence, the basis, the
-  position, whether it is alone, or the start by a quarter of the time that is left. Another reason is told after
-  ``TELL_AFTER`` seconds, once between two such minutes: what else the message says is then true again too.
+- A pod gets a write a minute at most, and none while nothing changed: the reason or its sentence, the basis, the
+  position, whether it is alone, or the start by a quarter of the time that is left.
+- Another reason is told after ``TELL_AFTER`` seconds already, with all else that the message says. The write after such
+  an early one comes a minute later at the soonest, so a reason that changes to and fro gets two writes in 75 seconds.
 - An Event comes with the first write, and when reason or basis changed.
 - ``QUEUE_WRITES`` a round at most: those whose last write is oldest.
 - The slicer is told of an expected end of a lease when it has moved as far as a start must. A lease of many kinds is
@@ -304,6 +305,8 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
+    """What a pod was told last, and when; ``early`` if that was less than ``PAUSE`` after the write before."""
+
     at: float
     row: QueuedPod
     early: bool = False
