@@ -33,7 +33,8 @@ from tessera.kube.resources import Condition, Node, Pod
 from tessera.limits import CONDITION_MESSAGE, CORDON_REASON, NODE_CARDS
 from tessera.text import one_line
 
-#: Annotation of a node: a :class:`DriverStatus` as JSON. All annotations about its driver begin so.
+#: Annotation of a node: a :class:`DriverStatus` as JSON. The other annotations about drivers that Tessera brings begin
+#: with the same name.
 DRIVER_ANNOTATION = "tessera.dev/driver"
 #: Condition of a node: its driver is the wanted one and answers.
 DRIVER_CONDITION = "GpuDriverReady"
