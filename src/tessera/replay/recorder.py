@@ -213,7 +213,10 @@ class Recorders:
         self._functions: dict[str, FunctionRecorder] = {}
 
     def attach(self, kind: str, decider: Decider[..., Any], name: str = "") -> None:
-        """Records a decider from now on; it replaces an earlier one of the same kind and name."""
+        """Records a decider from now on; it replaces an earlier one of the same kind and name.
+
+        Calls of ``decider.handle`` are recorded; those of a bound ``handle`` that somebody took before are not.
+        """
         if self.keep:
             recorder = self._recorders[kind, name] = Recorder(kind, decider, keep=self.keep, name=name)
             vars(decider)["handle"] = partial(recorder.call, partial(type(decider).handle, decider))
