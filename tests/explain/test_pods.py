@@ -672,6 +672,16 @@ def test_of_pods_that_must_all_end_only_those_of_services_are_said_to_run_withou
     assert found.help[0].startswith(step)
 
 
+def test_pods_of_its_own_custom_controller_are_in_the_way_without_a_name() -> None:
+    mine = _owned("a", "Notebook", "one")
+    others = [bound(name, status={"phase": "Running"}, **mine) for name in ("h0", "h1")]
+    held = cards(("h0", "3g.20gb", 0, 4, "created"), ("h1", "3g.20gb", 4, 4, "created"))
+    found = answer(pod(**mine), *others, instaslices=[held])
+    assert found.help[0].startswith(
+        "no pod that ends by itself is in its way, but others of its own controller are: add a node, or do with fewer"
+    )
+
+
 def test_a_pod_of_any_controller_that_does_not_restart_ends_by_itself() -> None:
     own = {"restartPolicy": "OnFailure"}
     held = cards(("h0", "7g.40gb", 0, 8, "created"))

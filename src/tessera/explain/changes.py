@@ -150,7 +150,7 @@ def room_by_ends(view: ClusterView, slicer: Slicer, pod: PodInfo, frees: tuple[B
         return room_if_ended(view, ends)
     searched = len(pod.profiles) == 1  # of several slices it is not known if others are in the way
     if searched and pod.owner and any(each.owner == pod.owner for each in lasting.values()):
-        own = f"others of its own {pod.maker} are"
+        own = f"others of its own {pod.maker or 'controller'} are"
         return f"no pod that ends by itself is in its way, but {own}: add a node, or do with fewer"
     return room_if_ended(view, frees, lasting)
 
