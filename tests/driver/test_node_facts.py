@@ -2,8 +2,15 @@
 
 import pytest
 
+from tessera.api.nodes.node_marks import (
+    DRIVER_ANNOTATION,
+    DRIVER_CONDITION,
+    DRIVER_SET_LABEL,
+    HOST_DRIVER_ANNOTATION,
+    has_driver_traces,
+)
 from tessera.driver.driver_sets import PoolKey
-from tessera.driver.node_facts import AgentsWord, page_kib, parse_os_image, read_node_facts
+from tessera.driver.node_facts import RECORD_ANNOTATION, AgentsWord, page_kib, parse_os_image, read_node_facts
 from tessera.kube.resources import Condition, Node, NodeStatus, NodeSystemInfo
 from tessera.kube.resources.meta import ObjectMeta
 
@@ -189,3 +196,19 @@ def test_what_the_agent_says_of_the_driver(
     said: tuple[str, str] | None, labels: dict[str, str], word: AgentsWord
 ) -> None:
     assert read_node_facts(node_with({}, said, **labels)).agent is word
+
+
+@pytest.mark.parametrize(
+    ("marked", "traces"),
+    [
+        (Node(metadata=ObjectMeta(name="n", labels={DRIVER_SET_LABEL: "s"})), True),
+        (Node(metadata=ObjectMeta(name="n", annotations={DRIVER_ANNOTATION: "{}"})), True),
+        (Node(metadata=ObjectMeta(name="n", annotations={RECORD_ANNOTATION: "{}"})), True),
+        (Node(status=NodeStatus(conditions=(Condition(type=DRIVER_CONDITION, status="True"),))), True),
+        (Node(metadata=ObjectMeta(name="n", annotations={HOST_DRIVER_ANNOTATION: "550.1"})), False),
+        (Node(metadata=ObjectMeta(name="n", labels=GPU)), False),
+    ],
+)
+def test_each_trace_that_a_plan_removes_starts_one(marked: Node, traces: bool) -> None:
+    assert read_node_facts(marked).has_traces is traces
+    assert has_driver_traces(marked) is traces
