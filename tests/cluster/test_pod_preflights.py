@@ -122,6 +122,22 @@ def test_the_start_is_refused_with_the_sentence_and_the_card_gets_no_other_pod(
     in_lab(scenario, nodes="A100-40GB", mig_config=layout)
 
 
+def test_a_pod_may_ask_while_its_slice_is_made(in_lab: InLab) -> None:
+    async def scenario(lab: VirtualLab) -> None:
+        await allow(lab)
+        (node,) = lab.cluster.nodes
+        lab.machine(node).slow("create_gpu_instance", 10.0)
+        await create(lab, "web", {"nvidia.com/mig-3g.20gb": 1}, asks="")
+        await lab.clock.sleep(8)
+        (name,) = [each.metadata.name for each in lab.pods.cache.values() if each.metadata.labels.get("app") == "web"]
+        asks = {"metadata": {"annotations": {POD_PREFLIGHT: "true"}}}
+        await lab.client.merge_patch(PODS, name, asks, "default")
+        await lab.until(lambda: lab.ready_of("web"), "the pod runs")
+        assert "GpuPreflightPassed" in await told(lab)
+
+    in_lab(scenario, nodes="A100-40GB", mig_config="dynamic")
+
+
 @pytest.mark.parametrize(("repairs", "asks"), [({"podPreflight": False}, "true"), ({}, "yes"), ({}, "")])
 def test_nothing_is_tested_unless_pod_and_administrator_want_it(
     in_lab: InLab, repairs: dict[str, Any], asks: str

@@ -169,6 +169,7 @@ class ContainerSlices:
                 container = self._bind(resource, tuple(device_ids), starting)
                 await self._wait_for_slices(starting.pod, container.values(), deadline)
                 await self._write_cdi_files(starting.pod, container)
+                pod = self._pod(starting.pod)  # it may ask since then, or the watch may show it only now
                 if pod is not None and asks_for_preflight(pod.metadata.annotations):
                     await self._start_check.check(resource, self._tested(starting.pod, container), pod=starting.pod)
             outcome = "ready"
