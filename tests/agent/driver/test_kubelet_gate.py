@@ -201,3 +201,29 @@ def test_a_gate_that_holds_serves_the_last_list_on_after_its_owner_has_ended() -
         await node.end()
 
     run_virtual(story())
+
+
+def test_a_gate_that_holds_while_it_closes_allocates_on_for_its_successor() -> None:
+    """The agent is replaced while it empties its lists for another driver."""
+
+    async def story() -> None:
+        bus = InProcessKubelet()
+        node = Node(bus, LoopClock(0.0))
+        bus.start(node.manager.add_plugin, node.manager)
+        node.start()
+        await node.counts(2)
+        served = node.advertising._served[0]
+        closing = asyncio.create_task(node.advertising.close())
+        await asyncio.sleep(0)
+        with pytest.raises(PluginError, match="no device is allocated"):
+            await served.allocate([["0"]])
+        closing.cancel()
+        await node.advertising.hold()
+        assert [answer.envs for answer in await served.allocate([["0"]])] == [{"IDS": "0"}]
+        with pytest.raises(PluginError, match="while the node's agent is replaced"):
+            await served.pre_start_container(["0"])
+        await node.end_owner()
+        await node.advertising.end()
+        await node.end()
+
+    run_virtual(story())

@@ -218,8 +218,7 @@ class _GatedPlugin:
     def shut(self) -> None:
         """Refuses starts from now on, and allocations unless the gate holds."""
         self.pre_start_container = self._refuse_start
-        if not self._gate.holds:
-            self.allocate = self._refuse_allocation
+        self.allocate = self._plugin.allocate if self._gate.holds else self._refuse_allocation
 
     @property
     def resource_name(self) -> str:
