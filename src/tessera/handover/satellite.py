@@ -1,7 +1,8 @@
 """Hand-over as a satellite of the controller: its proposers, and the reads and tasks beside them.
 
-The proposers decide; what they need of the API server is read here (:class:`WorkloadReader`), and lenders whose
-borrowers have ended are evicted here (:class:`EndedLoans`).
+The proposers decide; what they need of the API server is read here (:class:`WorkloadReader`), models on nodes are
+passed on to the slicer here (:class:`LocalModels`), and lenders whose borrowers have ended are evicted here
+(:class:`EndedLoans`).
 """
 
 import logging

@@ -232,7 +232,7 @@ class Provisioning:
         for found in self.tracker.pop_saves():
             if not isinstance(found, SaveRecord):
                 started = self._workload_recorder.started
-                if started.full():  # the API server answers no questions about pulls; the oldest pod goes without
+                if started.full():  # many pods start at once, or no answer about a pull comes: the oldest goes without
                     started.get_nowait()
                 started.put_nowait(found.record)
                 continue
