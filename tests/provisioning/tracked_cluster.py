@@ -18,9 +18,16 @@ class TrackedCluster:
     def node(self, now: float, *, live: bool = True, **node: Any) -> None:
         """Shows the tracker a node with these fields."""
         self.tracker.observe_node(read_node(make_node(**node)), T0 + now, live=live)
+        self.validate()
 
     def pod(self, pod: Pod, now: float = 0) -> None:
         """Shows the tracker a pod."""
         found = read_pod(pod)
         assert found is not None
         self.tracker.observe_pod(found, T0 + now)
+        self.validate()
+
+    def validate(self) -> None:
+        """Checks that the usable nodes are those whose records say so."""
+        records = self.tracker.records.items()
+        assert self.tracker.usable == {name: record.uid for name, record in records if record.usable}

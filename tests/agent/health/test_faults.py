@@ -19,7 +19,7 @@ from tessera.agent.health.fault import (
 )
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
-from tessera.agent.inventory.device_state import DeviceScope, Reaction
+from tessera.agent.inventory.device_state import DeviceHealth, DeviceScope, Reaction
 from tessera.nvml.errors import XIDS
 from tessera.nvml.interface import GpuEvent, GpuEventKind, GpuUuid
 
@@ -303,6 +303,18 @@ def test_changes_tell_every_change_of_verdict(facts: list[HealthEvent]) -> None:
             told = {scope: known for scope, known in told.items() if (scope.gpu, scope.gi_id) != (fact.gpu, fact.gi_id)}
     for gpu in (ONE, OTHER):
         assert told.get(DeviceScope(gpu), Reaction.IGNORE) == health.health_of(DeviceScope(gpu)).reaction
+
+
+@given(facts=st.lists(FACTS, max_size=30))
+def test_the_sets_of_cards_are_those_of_the_faults_after_every_event(facts: list[HealthEvent]) -> None:
+    """Others hold the sets themselves, and ask for no card without faults."""
+    health = node()
+    faulty, unhealthy = health.faulty_gpus, health.unhealthy_gpus
+    for now, fact in enumerate(facts):
+        health.handle(fact, now)
+        assert faulty == {each.scope.gpu for each in health.faults()}
+        assert unhealthy == {gpu for gpu in (ONE, OTHER) if not health.health_of(DeviceScope(gpu)).healthy}
+        assert all(health.health_of(DeviceScope(gpu, 1, 0)) == DeviceHealth() for gpu in {ONE, OTHER} - faulty)
 
 
 def listed(unreadable: dict[str, str] | None = None, *more: str) -> CardsListed:

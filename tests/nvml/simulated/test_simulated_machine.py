@@ -431,3 +431,22 @@ TestCard.settings = settings(max_examples=examples(40), stateful_step_count=20, 
 def test_any_text_makes_a_machine_or_a_readable_error(spec: str) -> None:
     with suppress(ValueError):
         assert SimulatedMachine(spec, seed="n").devices()
+
+
+def test_who_follows_a_part_of_a_machine_hears_of_its_changes_alone() -> None:
+    machine = SimulatedMachine("1xA100-40GB", seed="n")
+    heard: list[str] = []
+    end = machine.subscribe(lambda: heard.append(machine.loaded_driver or ""), lambda state: state.driver_version)
+    machine.slow("instances", 1.0)
+    assert heard == []
+    with machine.change() as state:
+        state.driver_version = ""
+    with machine.change() as state:
+        state.driver_version = DRIVER_VERSION
+    assert heard == ["", DRIVER_VERSION], "lost and back"
+    machine.slow("instances", 0.0)
+    assert heard == ["", DRIVER_VERSION]
+    end()
+    with machine.change() as state:
+        state.driver_version = ""
+    assert heard == ["", DRIVER_VERSION]
