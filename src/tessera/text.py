@@ -81,10 +81,10 @@ def list_alternatives(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def list_names(names: Sequence[str], most: int = 5) -> str:
-    """Names with commas; after ``most`` of them only how many more there are: ``a, b and 3 more``."""
+def list_names(names: Sequence[str], most: int = 5, separator: str = ", ") -> str:
+    """Names with a separator; after ``most`` of them only how many more there are: ``a, b and 3 more``."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return separator.join(names[:most]) + more
 
 
 # Characters

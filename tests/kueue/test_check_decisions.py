@@ -469,14 +469,14 @@ def test_pods_of_other_namespaces_are_not_named(checks: Checks) -> None:
     checks.see(workload("w", (1, spec("1g.5gb"))))
     answer = checks.answer()
     assert answer.state == "Pending"
-    assert "room comes when a pod of another namespace (7g.40gb at 0) on node n ends" in answer.text
+    assert "room comes when a pod of another namespace (7g.40gb, memory slots 0-7) on node n ends" in answer.text
 
 
 def test_pods_of_the_workload_s_namespace_are_named(checks: Checks) -> None:
     checks.cluster.pod("mine", "7g.40gb", namespace="team-a")
     checks.cluster.settle()
     checks.see(workload("w", (1, spec("1g.5gb"))))
-    assert "room comes when team-a/mine (7g.40gb at 0) on node n ends" in checks.answer().text
+    assert "room comes when team-a/mine (7g.40gb, memory slots 0-7) on node n ends" in checks.answer().text
 
 
 def test_a_workload_does_not_wait_for_its_own_pods(checks: Checks) -> None:

@@ -39,7 +39,9 @@ CLAIM = RuleCount(NodeRule(RuleKind.CLAIM, '"data" not found'), 3)
 AWAY = RuleCount(NodeRule(RuleKind.NO_AGENT), 1)
 FULL = Full(HALF, frees=ENDS, total=2, needed=4)
 #: What a reader of all pods, and one of the pods of team-a, is told of the pods in the way.
-EVERYBODY = "room comes when team-a/web (7g.40gb at 0) and team-b/api (1g.5gb at 0) on node node-1 end"
+EVERYBODY = (
+    "room comes when team-a/web (7g.40gb, memory slots 0-7) and team-b/api (1g.5gb, memory slot 0) on node node-1 end"
+)
 TEAM_A = EVERYBODY.replace("team-b/api", "a pod of another namespace")
 
 

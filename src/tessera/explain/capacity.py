@@ -98,7 +98,7 @@ def _facts(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
         case CardsAway(reason=of):
             yield from _facts(view, pod, of)
         case OldPods(reason=of):
-            yield name_blockers(reason)
+            yield name_blockers(reason, view.indexes)
             yield from (f"else: {sentence(of)}", *_facts(view, pod, of)) if of is not None else ()
         case NoNode() if view.slicer is not None:
             yield from not_offered_facts(view) if _missing(view.slicer, pod) else ()
@@ -106,13 +106,13 @@ def _facts(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
         case Full() | Fragmented() | Reserved() if view.slicer is not None:
             yield from _room_facts(view, view.slicer, pod, reason)
         case _:
-            yield from (name_blockers(reason),) if reason.blockers else ()
+            yield from (name_blockers(reason, view.indexes),) if reason.blockers else ()
 
 
 def _room_facts(view: ClusterView, slicer: Slicer, pod: PodInfo, reason: Reason) -> Iterator[str]:
     yield from _own_reservation(view, slicer, pod)
     if isinstance(reason, Reserved):
-        yield from (name_blockers(reason),) if reason.keys else ()
+        yield from (name_blockers(reason, view.indexes),) if reason.keys else ()
         for each in slicer.state.reservations.values():
             if each.key in reason.keys or each.key.removeprefix(SPARE_OF) in reason.spare:
                 yield _goes_first(view, slicer, each)

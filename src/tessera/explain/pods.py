@@ -258,7 +258,7 @@ def _explain_by_page(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation
     if row.why is None:
         return Explanation(case=row.reason, verdict=f"waits; {row.detail}", facts=(asks,))
     if facts.kind is CLAIMS and not view.snapshot.plans_claims:  # a plan would not know which nodes serve claims
-        blockers = (name_blockers(row.why),) if row.blockers else ()
+        blockers = (name_blockers(row.why, view.indexes),) if row.blockers else ()
         told = (asks, *blockers, *view.cordoned_cards())
         return Explanation(
             case=row.why.case, verdict=verdict(row.why), facts=told, help=steps(row.why, facts.namespace)

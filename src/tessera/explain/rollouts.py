@@ -98,7 +98,7 @@ def name_rollout(
         found,
         case=reason.case,
         verdict=verdict(reason),
-        facts=(name_blockers(reason), f"it {found.verdict}", *found.facts),
+        facts=(name_blockers(reason, view.indexes), f"it {found.verdict}", *found.facts),
         help=(
             *steps(reason, pod.metadata.namespace),
             *(step for step in found.help if not any(each.metadata.name in step for each in old)),

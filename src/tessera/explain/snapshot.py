@@ -25,6 +25,7 @@ from tessera.kube.resources import CoreEvent, Deployment, Lease, Namespace, Node
 from tessera.kube.resources.meta import key_of
 from tessera.limits import LEASE_DURATION
 from tessera.mig.names import is_device_profile
+from tessera.reasons.words import name_slots
 from tessera.text import age, count_noun
 
 if TYPE_CHECKING:
@@ -250,15 +251,18 @@ class ClusterView:
         if len(self._cordoned) > _NODES:
             yield f"and cards of {count_noun(len(self._cordoned) - _NODES, 'more node')}"
 
+    @property
+    def indexes(self) -> Mapping[str, int]:
+        """The driver's index of each card whose index is known, by UUID."""
+        return self._indexes
+
     def card(self, gpu: str) -> str:
         """``GPU 0``; the UUID of a card whose index is not known."""
         return f"GPU {self._indexes[gpu]}" if gpu in self._indexes else gpu
 
     def position(self, profile: str, gpu: str, start: int, size: int) -> str:
         """``3g.20gb on GPU 0, memory slots 4-7``."""
-        card = self.card(gpu)
-        slots = f"slot {start}" if size == 1 else f"slots {start}-{start + size - 1}"
-        return f"{profile or 'a slice'} on {card}, memory {slots}"
+        return f"{profile or 'a slice'} on {self.card(gpu)}, {name_slots(start, size)}"
 
     def slices(self, slices: Iterable[Slice]) -> str:
         """The positions of a pod's slices, as text; of whole cards and shares, which are alike, their number."""

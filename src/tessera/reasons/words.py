@@ -5,7 +5,8 @@ first, to those who may know it: give it a reason that :func:`for_namespace` or 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -44,6 +45,7 @@ NO_ENDS = "no small set of pods was found whose end makes room"
 NO_ENDS_STEP = f"{NO_ENDS}: tessera map shows which pods have which slices"
 _SHOWN = 3
 _OTHERS_PODS = "pods of other namespaces"
+_NO_INDEXES: Mapping[str, int] = MappingProxyType({})
 R = TypeVar("R", bound=msgspec.Struct)
 
 
@@ -162,23 +164,28 @@ def steps(reason: Reason, namespace: str) -> tuple[str, ...]:
             return ()
 
 
-def name_blockers(reason: Reason) -> str:
-    """What must end or start before the pod, by name; empty if the reason is not about other pods."""
+def name_blockers(reason: Reason, indexes: Mapping[str, int] = _NO_INDEXES) -> str:
+    """What must end or start before the pod, by name; empty if the reason is not about other pods.
+
+    Args:
+        reason: the reason.
+        indexes: the driver's index of each card, by UUID; a card that is not among them is not named.
+    """
     match reason:
         case Full(frees=()) | Fragmented(frees=()):
             return NO_ENDS
         case Full(frees=frees) | Fragmented(frees=frees):
-            parts = _name_blockers(frees)
+            parts = _name_blockers(frees, indexes)
             verb = "ends" if len(parts) == 1 and not parts[0].startswith(_OTHERS_PODS) else "end"
             return f"room comes when {' and '.join(parts)} on node {frees[0].node} {verb}"
         case Reserved(keys=keys) if keys:
             first = list_names(list(dict.fromkeys(keys)), _SHOWN)
             return f"first {'goes' if len(keys) == 1 else 'go'} {first}"
         case GangNoRoom(member=member, reason=of):
-            more = name_blockers(of) if of is not None else ""
+            more = name_blockers(of, indexes) if of is not None else ""
             return f"{member} finds no place beside the others{f'; {more}' if more else ''}"
         case CardsAway(reason=of):
-            return name_blockers(of)
+            return name_blockers(of, indexes)
         case SharedClaim(first=first):
             return f"{first} asks for it"
         case OldPods(old=old, said=said, step=step):
@@ -219,14 +226,14 @@ def ways_out(namespace: str, deployment: str) -> tuple[str, ...]:
     )
 
 
-def _name_blockers(frees: Iterable[Blocker]) -> list[str]:
+def _name_blockers(frees: Iterable[Blocker], indexes: Mapping[str, int]) -> list[str]:
     """What must end, each pod once; pods of other namespaces, which have no name here, together."""
     every = list(dict.fromkeys(frees))
-    others = list(dict.fromkeys(_place(each) for each in every if each.pod == OTHERS_POD))
+    others = list(dict.fromkeys(_place(each, indexes) for each in every if each.pod == OTHERS_POD))
     if len(others) < 2:
-        return list(dict.fromkeys(map(_name_blocker, every)))
-    own = dict.fromkeys(_name_blocker(each) for each in every if each.pod != OTHERS_POD)
-    return [*own, f"{_OTHERS_PODS} ({list_names(others)})"]
+        return list(dict.fromkeys(_name_blocker(each, indexes) for each in every))
+    own = dict.fromkeys(_name_blocker(each, indexes) for each in every if each.pod != OTHERS_POD)
+    return [*own, f"{_OTHERS_PODS} ({list_names(others, separator='; ')})"]
 
 
 def name_pods(names: Iterable[str]) -> str:
@@ -365,9 +372,17 @@ def _other_gate(gates: Sequence[str]) -> str:
     return f"it has the {gate} {names}, not Tessera's: {its}"
 
 
-def _name_blocker(one: Blocker) -> str:
-    return f"{one.pod} ({_place(one)})"
+def _name_blocker(one: Blocker, indexes: Mapping[str, int]) -> str:
+    return f"{one.pod} ({_place(one, indexes)})"
 
 
-def _place(one: Blocker) -> str:
-    return one.profile if is_device_profile(one.profile) else f"{one.profile} at {one.start}"
+def _place(one: Blocker, indexes: Mapping[str, int]) -> str:
+    if is_device_profile(one.profile):
+        return one.profile
+    card = f" on GPU {indexes[one.gpu]}" if one.gpu in indexes else ""
+    return f"{one.profile}{card}, {name_slots(one.start, one.size)}"
+
+
+def name_slots(start: int, size: int) -> str:
+    """``memory slot 4``, or ``memory slots 4-7``, of a slice of a card."""
+    return f"memory slots {start}-{start + size - 1}" if size > 1 else f"memory slot {start}"

@@ -49,8 +49,8 @@ def test_who_is_in_the_way() -> None:
     running(cluster, "own", "3g.20gb", namespace=MINE)
     waiting(cluster, "mine", "7g.40gb", namespace=MINE)
     waits, reserved = told(cluster, "SliceWaiting"), told(cluster, "SliceReserved")
-    assert "a pod of another namespace (3g.20gb at" in waits
-    assert f"{MINE}/own (3g.20gb at" in waits
+    assert "a pod of another namespace (3g.20gb on GPU 0, memory slots " in waits
+    assert f"{MINE}/own (3g.20gb on GPU 0, memory slots " in waits
     assert f"free when {MINE}/own, a pod of another namespace end" in reserved
 
 

@@ -7,7 +7,7 @@ no write ever recorded the allocation.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 
 from tessera.api.instaslice import Instaslice
@@ -346,15 +346,21 @@ class Settlement:
             hopeless = reason.never or isinstance(reason, NoNode)  # as kube-scheduler's FailedScheduling
             state.add_event(pod, "SliceWaiting", self._waiting_text(pod, reason), warning=hopeless)
         else:
-            state.add_event(pod, "SliceLost", lost_slices_text(pod, reason), warning=True)
+            state.add_event(pod, "SliceLost", lost_slices_text(pod, reason, self._indexes_for(reason)), warning=True)
 
     def _waiting_text(self, pod: PodInfo, reason: Reason) -> str:
         """Returns the text once for all pods that readers of one namespace see wait for the same slices and reason."""
         key = (id(reason), pod.namespace, pod.profiles)
         known = self._texts.get(key)
         if known is None:
-            known = self._texts[key] = (reason, waiting_text(pod, reason))  # no other reason has this id meanwhile
+            text = waiting_text(pod, reason, self._indexes_for(reason))
+            known = self._texts[key] = (reason, text)  # no other reason has this id meanwhile
         return known[1]
+
+    def _indexes_for(self, reason: Reason) -> Mapping[str, int]:
+        """The indexes of the cards of the nodes that a reason names."""
+        nodes = {NodeName(each.node) for each in reason.blockers} & self._state.cards.keys()
+        return {gpu: index for node in nodes for gpu, index in self._state.cards[node].indexes().items()}
 
     def _refuse_kind(self, kind: Hashable, reason: Reason) -> None:
         """Gives the reason of a refused pod to the pods of its kind that were not asked.

@@ -4,6 +4,7 @@ The readers of a pod's events may have no right to see pods of other namespaces,
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from tessera.api.names import INSTASLICE_NAMESPACE, MOVABLE_ANNOTATION
 from tessera.controller.cluster.filters import AVOIDANCE_SECONDS
@@ -11,7 +12,7 @@ from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.slicing.state.node_records import Reservation
 from tessera.placement.moves import Room
 from tessera.reasons.reason import Blocker, Reason
-from tessera.reasons.words import for_namespace, name_blockers, name_pods, name_profiles, sentence
+from tessera.reasons.words import for_namespace, name_blockers, name_pods, name_profiles, name_slots, sentence
 from tessera.text import age, one_line
 
 
@@ -25,15 +26,21 @@ def _names_for(pod: PodInfo, keys: Iterable[str]) -> str:
     return name_pods(name_for(pod.namespace, key) for key in keys)
 
 
-def reason_text(pod: PodInfo, reason: Reason) -> str:
-    """A reason, with what must end first, for the readers of a pod's namespace."""
+def reason_text(pod: PodInfo, reason: Reason, indexes: Mapping[str, int] = MappingProxyType({})) -> str:
+    """A reason, with what must end first, for the readers of a pod's namespace.
+
+    Args:
+        pod: the pod.
+        reason: the reason.
+        indexes: the driver's index of each card, by UUID; a card that is not among them is not named.
+    """
     shown = for_namespace(reason, pod.namespace)
-    return "; ".join(filter(None, (sentence(shown), name_blockers(shown))))
+    return "; ".join(filter(None, (sentence(shown), name_blockers(shown, indexes))))
 
 
-def waiting_text(pod: PodInfo, reason: Reason) -> str:
+def waiting_text(pod: PodInfo, reason: Reason, indexes: Mapping[str, int] = MappingProxyType({})) -> str:
     """Returns the event message of a waiting pod: the reason, and what must end first."""
-    return f"Waiting for {profiles_text(pod)}: {reason_text(pod, reason)}"
+    return f"Waiting for {profiles_text(pod)}: {reason_text(pod, reason, indexes)}"
 
 
 def fixed_layout_text(pod: PodInfo) -> str:
@@ -44,11 +51,11 @@ def fixed_layout_text(pod: PodInfo) -> str:
     )
 
 
-def lost_slices_text(pod: PodInfo, reason: Reason) -> str:
+def lost_slices_text(pod: PodInfo, reason: Reason, indexes: Mapping[str, int]) -> str:
     """Returns the event message for an ungated pod without recorded slices and without room for new ones."""
     return (
         f"The pod runs or is pinned without a slice on record, and its node has no room for {profiles_text(pod)}: "
-        f"{reason_text(pod, reason)}. Delete the pod, so that its replacement gets another place"
+        f"{reason_text(pod, reason, indexes)}. Delete the pod, so that its replacement gets another place"
     )
 
 
@@ -133,8 +140,7 @@ def reserved_text(pod: PodInfo, reservation: Reservation, holders: Sequence[str]
         "as many"
         if pod.devices
         else ", ".join(
-            f"{each.profile} on GPU {indexes.get(each.gpu_uuid, each.gpu_uuid)}, memory slot"
-            f"{f' {each.start}' if each.size == 1 else f's {each.start}-{each.start + each.size - 1}'}"
+            f"{each.profile} on GPU {indexes.get(each.gpu_uuid, each.gpu_uuid)}, {name_slots(each.start, each.size)}"
             for each in reservation.slices
         )
     )
