@@ -202,4 +202,7 @@ def test_a_record_that_has_just_begun_says_so_and_not_that_no_pod_held_a_card() 
     totals = totals_of_record(UsageRecord(began=7200.0), 0.0)
     head, line = table(totals, make_report(totals, Grouping.NAMESPACE), None)
     assert head.startswith("1970-01-01T02:00:00Z to 1970-01-01T02:00:00Z")
-    assert line.startswith("Nothing is counted yet in this window: the controller counts each minute")
+    assert line == (
+        "Nothing is counted yet in this window: the controller counts once a minute, and writes the record every five"
+        " minutes."
+    )

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tessera.kube.client import Client
     from tessera.usage.report import CardHours, PriceList, UsageReport, UsageRow, UsageTotals
 
-#: The source of all hours, in words.
 #: Part of the hours from which on their energy counts as all of it: a lease has none before its second sample.
 _METERED = 0.95
+#: The source of all hours, in words.
 _SOURCE = "the controller's record"
 #: What is said of a record that is not there, after its name.
 _MISSING = "does not exist: the controller first writes it about two minutes after its first start"
@@ -190,7 +190,10 @@ def table(totals: "UsageTotals", report: "UsageReport", prices: "PriceList | Non
         yield "simulated cards"
     digits = _digits(report.total.allocated)
     if totals.end <= totals.begin and not (totals.cards or totals.rows):
-        yield "Nothing is counted yet in this window: the controller counts each minute, and writes it every five."
+        yield (
+            "Nothing is counted yet in this window: the controller counts once a minute, and writes the record every"
+            " five minutes."
+        )
         return
     if not report.rows:
         yield "No pod held a card in this window."
