@@ -131,7 +131,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(in_lab: InLab) -> None:
         held: dict[str, list[str]] = {"finalizers": ["example.com/accounting"]}
         await lab.client.merge_patch(PODS, "svc-slice", {"metadata": held}, "default")
         await end(lab.client, "default", "svc")
-        with pytest.raises(UserError, match="svc-slice still ends: run the command again once it has gone"):
+        with pytest.raises(UserError, match="svc-slice is still being deleted: run the command again once it is gone"):
             await resize(lab, "20Gi")
         await lab.client.merge_patch(PODS, "svc-slice", {"metadata": {"finalizers": None}}, "default")
         await lab.delete("svc")

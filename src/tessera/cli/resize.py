@@ -149,7 +149,7 @@ async def _clear(client: "Client", namespace: str, lender: str, name: str) -> No
     except NotFound:
         return
     if found.metadata.deletion_timestamp is not None:
-        raise UserError(f"pod {namespace}/{lender} still ends: run the command again once it has gone")
+        raise UserError(f"pod {namespace}/{lender} is still being deleted: run the command again once it is gone")
     if not found.status.has_ended:
         raise UserError(
             f"pod {namespace}/{lender} exists already; give its slice back first:"
