@@ -58,6 +58,7 @@ def command(
 ) -> None:
     """Show the pods that wait for slices: position, reason, and when each is expected to start.
 
+    WAITS counts from when the pod began to compete for room, which may be later than its creation.
     The position counts the pods of all namespaces that share a possible node with the pod, or with a pod that counts.
     STARTS IN is a range: half of such pods start before its first time, nine of ten before its last. BASIS says what
     it rests on: the deadlines of the pods before it, the history of how long such pods ran and waited, or the rate of
