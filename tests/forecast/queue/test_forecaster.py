@@ -91,6 +91,15 @@ def test_ends_of_others_say_nothing_of_a_pod_that_lasts_as_long_as_its_node(
     assert cluster.row(waits).start.p50 == gone_by
 
 
+def test_a_static_pod_that_ends_by_itself_ends_as_such_pods_did(cluster: ForecastCluster) -> None:
+    cluster.live(*[300.0] * 20, owner="Node")
+    began = cluster.now
+    cluster.submit("holder", WHOLE, owner="Node", deadline=86_400)
+    row = cluster.row(_waits(cluster, "next", WHOLE))
+    assert row.start.basis == "history"
+    assert row.start.p50 == pytest.approx(began + 300, abs=5)
+
+
 def _jam(cluster: ForecastCluster, pods: int, *, deadline: int | None = None) -> PodInfo:
     """Lets pods come at once and run one after the other, 300 s each; one more waits behind the last of them."""
     cluster.live(*[300.0] * 20)

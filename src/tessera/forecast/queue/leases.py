@@ -167,7 +167,8 @@ class TrackedPod:
         deadline: seconds after that when kubelet ends it; None if it may run for ever.
         running: its containers have started.
         job: the Job that owns it; None for another owner.
-        stays: of a DaemonSet, or static: it lasts as long as its node, and leases of others say nothing of it.
+        stays: restarts always, and is of a DaemonSet or static: it lasts as long as its node, so leases of others say
+            nothing of it.
     """
 
     kind: LifeKind
@@ -274,7 +275,7 @@ def _track(pod: Pod, profiles: Sequence[str]) -> TrackedPod:
         deadline=None if seconds is None else float(max(0, seconds)),
         running=_running_since(pod) > 0,
         job=owning_job(pod.metadata.namespace, owner),
-        stays=owner is not None and owner.kind in {"DaemonSet", "Node"},
+        stays=owner is not None and owner.kind in {"DaemonSet", "Node"} and pod.lasts,
     )
 
 
