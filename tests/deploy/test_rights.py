@@ -71,6 +71,7 @@ VERBS = {
     "apply": ("patch",),
     "delete": ("delete",),
     "Informer": ("list", "watch"),
+    "ObjectInformer": ("list", "watch"),
     "_watch": ("list", "watch"),  # of ClusterInput, which makes an informer
     "OptionalKind": ("list", "watch"),
 }

@@ -8,7 +8,7 @@ from operator import attrgetter
 from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names, pod
 
 from tessera.kube.client import Client
-from tessera.kube.informer import Informer, WatchEvent, read_nothing, read_parts
+from tessera.kube.informer import Informer, ObjectInformer, WatchEvent, read_nothing, read_parts
 from tessera.kube.resources import PODS, Pod
 
 
@@ -78,4 +78,25 @@ async def test_untyped_resources_are_mirrored_too(
     found = informer.cache.get("default/a")
     assert found
     assert found["other"] == [1, 2]
+    await cancelled(task)
+
+
+async def test_one_object_is_mirrored_by_its_name_until_it_is_deleted(
+    server: ScriptedServer, client: Client, clock: ImpatientClock
+) -> None:
+    gone = {"type": "DELETED", "object": pod("a", 102)}
+    server.lists().streams({"type": "ADDED", "object": pod("a", 101)}, gone)
+    informer = ObjectInformer(client, PODS, "a", namespace="default", clock=clock, rng=random.Random(1))
+    seen: list[str] = []
+
+    def note(_event: WatchEvent[Pod]) -> None:
+        found = informer.object
+        seen.append(found.metadata.resource_version if found is not None else "none")
+
+    informer.add_handler(note)
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(60):
+        await server.exhausted.wait()
+    assert seen == ["101", "none"]
+    assert all(call.query["fieldSelector"] == "metadata.name=a" for call in server.calls)
     await cancelled(task)

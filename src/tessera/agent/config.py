@@ -43,7 +43,7 @@ from tessera.api.sharing.profile import PROFILE_LABEL, SharingProfile, UnknownSh
 from tessera.api.sharing.profile_parser import parse_profile
 from tessera.kube.cache import WatchEvent
 from tessera.kube.errors import Forbidden
-from tessera.kube.informer import Informer
+from tessera.kube.informer import ObjectInformer
 from tessera.kube.resources import CONFIGMAPS, ConfigMap
 
 PROFILE_MISSING, PROFILE_REFUSED, PROFILES_UNREADABLE = "ProfileMissing", "ProfileRefused", "ProfilesUnreadable"
@@ -341,15 +341,14 @@ class _ConfigMapWatcher:
     def __init__(self, runtime: AgentRuntime, name: ConfigMapName | None, fact: Fact) -> None:
         self.files = ConfigMapFiles()
         self._changes, self._fact = runtime.changes, fact
-        self._informer: Informer[ConfigMap] | None = None
+        self._informer: ObjectInformer[ConfigMap] | None = None
         if name is not None:
             self.files = ConfigMapFiles(source=f"ConfigMap {name.namespace}/{name.name}", error="is not read yet")
-            by_name = f"metadata.name={name.name}"
-            self._informer = Informer(
+            self._informer = ObjectInformer(
                 runtime.client,
                 CONFIGMAPS,
+                name.name,
                 namespace=name.namespace,
-                field_selector=by_name,
                 clock=runtime.clock,
                 rng=runtime.rng,
             )
@@ -376,10 +375,9 @@ class _ConfigMapWatcher:
     def _update(self) -> None:
         """Takes the files from the cache, or the error that keeps it empty."""
         assert self._informer is not None
-        objects = list(self._informer.cache.values())
-        error = self._informer.reflector.error
-        texts = objects[0].data if objects else {}
-        read_error = _describe_error(error) if error is not None and not objects else None
+        found, error = self._informer.object, self._informer.reflector.error
+        texts = found.data if found is not None else {}
+        read_error = _describe_error(error) if error is not None and found is None else None
         files = msgspec.structs.replace(self.files, texts=texts, error=read_error)
         if files != self.files:
             self.files = files

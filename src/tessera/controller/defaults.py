@@ -48,7 +48,7 @@ import msgspec
 from tessera.api.mig_layouts import BALANCED, DISABLED, ENABLED, LayoutCardModel, generated_layouts
 from tessera.api.names import ADD_ONS, DEVICE_ACCESS_ALLOWED, DEVICE_ACCESS_LABEL, OWN_LAYOUTS, OWN_PROFILES
 from tessera.kube.errors import AlreadyExists, ApiError, NotFound
-from tessera.kube.informer import Informer
+from tessera.kube.informer import ObjectInformer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, ConfigMap
 from tessera.kube.retries import Backoff
@@ -301,13 +301,8 @@ class DefaultSettings:
     async def _follow(self, name: str, wanted: Mapping[str, str]) -> None:
         runtime = self._runtime
         changed = asyncio.Event()
-        informer: Informer[ConfigMap] = Informer(
-            self._client,
-            CONFIGMAPS,
-            namespace=self._namespace,
-            field_selector=f"metadata.name={name}",
-            clock=runtime.clock,
-            rng=runtime.rng,
+        informer = ObjectInformer(
+            self._client, CONFIGMAPS, name, namespace=self._namespace, clock=runtime.clock, rng=runtime.rng
         )
         informer.add_handler(lambda _event: changed.set())
         backoff = Backoff(runtime.rng)
@@ -316,12 +311,12 @@ class DefaultSettings:
             while True:
                 await changed.wait()
                 changed.clear()
-                for present in list(informer.cache.values()):
-                    if await self._fill(present, wanted):
-                        backoff.reset()
-                    else:
-                        changed.set()
-                        await runtime.clock.sleep(backoff.next())
+                present = informer.object
+                if present is None or await self._fill(present, wanted):
+                    backoff.reset()
+                else:
+                    changed.set()
+                    await runtime.clock.sleep(backoff.next())
 
     async def _fill(self, present: ConfigMap, wanted: Mapping[str, str]) -> bool:
         """Writes the changes of one ConfigMap; returns False if that failed."""

@@ -73,7 +73,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.event_recorder import EventRecorder, make_reference
 from tessera.kube.eviction import Blocked, Evicted, Evictor
-from tessera.kube.informer import EventKind, Informer, WatchEvent, read_annotated, read_parts
+from tessera.kube.informer import EventKind, Informer, ObjectInformer, WatchEvent, read_annotated, read_parts
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, ConfigMap, Node, Pod
 
 
@@ -95,14 +95,7 @@ class RepairSettings:
     def __init__(self, client: Client, *, namespace: str, clock: Clock, rng: random.Random) -> None:
         self.repairs = Repairs()
         self._listeners: list[Callable[[], None]] = []
-        self._file = Informer(
-            client,
-            CONFIGMAPS,
-            namespace=namespace,
-            field_selector=f"metadata.name={REPAIRS_MAP}",
-            clock=clock,
-            rng=rng,
-        )
+        self._file = ObjectInformer(client, CONFIGMAPS, REPAIRS_MAP, namespace=namespace, clock=clock, rng=rng)
         self._file.add_handler(self._changed)
 
     def add_listener(self, listener: Callable[[], None]) -> None:

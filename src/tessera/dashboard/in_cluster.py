@@ -33,8 +33,8 @@ from tessera.dashboard.view.server import ViewAnswers, ViewPort
 from tessera.dashboard.visitors import Rights, TokenGate
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
-from tessera.kube.informer import Informer
-from tessera.kube.resources import API_SERVICES, CONFIGMAPS, ConfigMap
+from tessera.kube.informer import ObjectInformer
+from tessera.kube.resources import API_SERVICES, CONFIGMAPS
 from tessera.kube.retries import Backoff
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import listening_socket, serve_status
@@ -71,9 +71,7 @@ class Trust:
         self._backoff = Backoff(rng)
         self._changed = asyncio.Event()
         self._certificate = issue(NAMES, clock.now(), _DAYS)
-        self._services: Informer[dict[str, object]] = Informer(
-            client, API_SERVICES, field_selector=f"metadata.name={API_SERVICE}", clock=clock, rng=rng
-        )
+        self._services = ObjectInformer(client, API_SERVICES, API_SERVICE, clock=clock, rng=rng)
         self._services.add_handler(lambda _: self._changed.set())
 
     def serve(self, context: ssl.SSLContext) -> None:
@@ -115,7 +113,7 @@ class Trust:
         return _AGE_LOOK
 
     async def _make_trusted(self) -> None:
-        found = self._services.cache.get(API_SERVICE)
+        found = self._services.object
         if found is None:
             return
         present, own = _bundle(found), self._certificate.bundle
@@ -150,14 +148,7 @@ class ViewApi:
         self._answers = answers
         self._trust = Trust(client, clock, rng)
         self._changed = asyncio.Event()
-        self._config: Informer[ConfigMap] = Informer(
-            client,
-            CONFIGMAPS,
-            namespace=NAMESPACE,
-            field_selector=f"metadata.name={CONFIG_MAP}",
-            clock=clock,
-            rng=rng,
-        )
+        self._config = ObjectInformer(client, CONFIGMAPS, CONFIG_MAP, namespace=NAMESPACE, clock=clock, rng=rng)
         self._config.add_handler(lambda _: self._changed.set())
 
     async def run(self, address: str | None, port: int) -> None:
@@ -174,7 +165,7 @@ class ViewApi:
                 await asyncio.wait([serving])
 
     async def _serve(self, address: str | None, port: int) -> None:
-        found = self._config.cache.get(f"{NAMESPACE}/{CONFIG_MAP}")
+        found = self._config.object
         proxy = read_front_proxy(found.data) if found is not None else None
         if proxy is None:
             _log.warning("ConfigMap %s/%s names no front proxy: view.tessera.dev is not served", NAMESPACE, CONFIG_MAP)

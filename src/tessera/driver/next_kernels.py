@@ -31,9 +31,9 @@ from tessera.driver.node_facts import DriverNodeFacts
 from tessera.driver.policies import PolicySelection
 from tessera.gpu_operator.driver_policy import DriverPolicy
 from tessera.kube.errors import ApiError
-from tessera.kube.informer import EventKind, Informer, WatchEvent
+from tessera.kube.informer import EventKind, ObjectInformer, WatchEvent
 from tessera.kube.leader_election import KubeRuntime
-from tessera.kube.resources import CONFIGMAPS, ConfigMap, key
+from tessera.kube.resources import CONFIGMAPS, ConfigMap
 
 
 class CoverageMetrics:
@@ -118,13 +118,8 @@ class NextKernels:
         #: and does not use a remembered answer.
         self._pushed: set[str] = set()
         #: The one ConfigMap with the list of next kernels.
-        self._list: Informer[ConfigMap] = Informer(
-            runtime.client,
-            CONFIGMAPS,
-            clock=runtime.clock,
-            rng=runtime.rng,
-            namespace=NAMESPACE,
-            field_selector=f"metadata.name={CONFIG_MAP}",
+        self._list: ObjectInformer[ConfigMap] = ObjectInformer(
+            runtime.client, CONFIGMAPS, CONFIG_MAP, namespace=NAMESPACE, clock=runtime.clock, rng=runtime.rng
         )
         builds.listen(self._on_build)
 
@@ -148,7 +143,7 @@ class NextKernels:
                 self._metrics.show(CoverageReport())  # a replica that does not lead any more shows nothing
 
     async def _look_up(self) -> CoverageReport:
-        held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
+        held = self._list.object
         kernels, problems = parse_kernel_lists(held.data if held is not None else {})
         in_use = self._in_use()
         awaited, idle = expected_kernels(kernels, in_use.pools, in_use.everywhere)
@@ -201,7 +196,7 @@ class NextKernels:
 
     async def _annotate(self) -> None:
         """Writes the report to the ConfigMap's annotation. A failed write is repeated after the next lookup."""
-        held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
+        held = self._list.object
         text = self.report.notice and self.report.notice[:_NOTICE]
         if held is None or held.metadata.annotations.get(COVERAGE_ANNOTATION) == text or not self._may_act():
             return

@@ -23,7 +23,7 @@ from tessera.kube.cache import Cache, EventKind, IndexFunction, WatchEvent
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden
 from tessera.kube.reflector import Reflector, WatchScope
-from tessera.kube.resources.meta import Resource
+from tessera.kube.resources.meta import Resource, key
 
 __all__ = ["Cache", "EventKind", "Informer", "WatchEvent"]
 
@@ -147,6 +147,38 @@ class Informer(Generic[T]):
     async def run(self) -> None:
         """Mirrors until cancelled."""
         await self.reflector.run()
+
+
+class ObjectInformer(Informer[T]):
+    """Mirrors the one object of a name.
+
+    Args:
+        client: the client that lists and watches.
+        resource: the kind of the object.
+        name: its name.
+        clock: times the pauses.
+        rng: for jitter.
+        namespace: its namespace; None for a kind without any.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        name: str,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        namespace: str | None = None,
+    ) -> None:
+        by_name = f"metadata.name={name}"
+        super().__init__(client, resource, clock=clock, rng=rng, namespace=namespace, field_selector=by_name)
+        self._key = key(namespace, name)
+
+    @property
+    def object(self) -> T | None:
+        """The object as it was last; None while there is none."""
+        return self.cache.get(self._key)
 
 
 def _filter(

@@ -21,7 +21,7 @@ from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.allocation import Allocation
 from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.event_recorder import EventRecorder
-from tessera.kube.informer import Informer
+from tessera.kube.informer import Informer, ObjectInformer
 from tessera.kube.leader_election import KubeRuntime
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node, Pod
 from tessera.kube.retries import Backoff
@@ -116,13 +116,8 @@ class ScaleUp:
         self._notices = NodeNotices(runtime, events)
         #: The version of the groups' file.
         self._file_version = ""
-        self._file: Informer[ConfigMap] = Informer(
-            runtime.client,
-            CONFIGMAPS,
-            namespace=namespace,
-            field_selector=f"metadata.name={NODE_GROUPS_MAP}",
-            clock=runtime.clock,
-            rng=runtime.rng,
+        self._file = ObjectInformer(
+            runtime.client, CONFIGMAPS, NODE_GROUPS_MAP, namespace=namespace, clock=runtime.clock, rng=runtime.rng
         )
 
     async def run(self) -> None:
@@ -238,7 +233,7 @@ class ScaleUp:
         return await asker.list_requests()
 
     def _read_groups(self) -> None:
-        (file,) = tuple(self._file.cache.values()) or (ConfigMap(),)
+        file = self._file.object or ConfigMap()
         if self._options.method is ScaleUpMethod.OFF:
             return
         try:

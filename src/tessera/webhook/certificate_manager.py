@@ -25,7 +25,7 @@ from tessera.clock import Clock
 from tessera.kube.cache import WatchEvent
 from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, ApiError, Conflict
-from tessera.kube.informer import Informer
+from tessera.kube.informer import ObjectInformer
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
 from tessera.kube.retries import Backoff
 from tessera.webhook.base import WebhookOptions
@@ -46,13 +46,12 @@ from tessera.webhook.certificates import (
 
 def watch_objects(
     options: WebhookOptions, secret: str, client: Client, clock: Clock, rng: random.Random
-) -> tuple[Informer[Secret], Informer[WebhookConfiguration]]:
+) -> tuple[ObjectInformer[Secret], ObjectInformer[WebhookConfiguration]]:
     """Informers of the Secret with this name, and of the webhook configuration; neither is started yet."""
-    named = f"metadata.name={options.configuration}"
-    secrets = Informer(
-        client, SECRETS, namespace=options.namespace, field_selector=f"metadata.name={secret}", clock=clock, rng=rng
+    return (
+        ObjectInformer(client, SECRETS, secret, namespace=options.namespace, clock=clock, rng=rng),
+        ObjectInformer(client, MUTATING_WEBHOOKS, options.configuration, clock=clock, rng=rng),
     )
-    return secrets, Informer(client, MUTATING_WEBHOOKS, field_selector=named, clock=clock, rng=rng)
 
 
 _log = logging.getLogger(__name__)
@@ -104,7 +103,7 @@ class GivenCertificate:
 
     def _update(self) -> None:
         """Serves the certificate if it can be served now; else notes the reason."""
-        secret = self._secrets.cache.get(f"{self._options.namespace}/{self._options.given_secret}")
+        secret = self._secrets.object
         if secret is None:
             self._refuse("does not exist; cert-manager makes it for the Certificate tessera-webhook")
             return
@@ -136,7 +135,7 @@ class GivenCertificate:
             _log.warning("secret %s/%s %s", self._options.namespace, self._options.given_secret, reason)
 
     def _is_trusted(self, found: Certificate) -> bool:
-        configuration = self._configurations.cache.get(self._options.configuration)
+        configuration = self._configurations.object
         if configuration is None:
             return False
         wanted = authority_fingerprints(found.bundle)
@@ -251,7 +250,7 @@ class CertificateManager:
         return wait
 
     async def _advance(self) -> float | None:
-        secret = self._secrets.cache.get(f"{self._options.namespace}/{self._options.secret}")
+        secret = self._secrets.object
         if secret is not self._secret:
             self._secret, self._found = secret, read_secret(dict(secret.data)) if secret is not None else None
         found = self._found
@@ -312,7 +311,7 @@ class CertificateManager:
 
     def _trusted_bundles(self) -> Sequence[bytes]:
         """Returns the bundles of the configuration's webhooks."""
-        item = self._configurations.cache.get(self._options.configuration)
+        item = self._configurations.object
         return () if item is None else tuple(dict.fromkeys(one.client_config.ca_bundle for one in item.webhooks))
 
     def _trusts(self, bundle: bytes) -> bool:
@@ -326,7 +325,7 @@ class CertificateManager:
         Writes nothing if all of them are trusted already, and removes no valid authority, so that older and newer
         replicas do not undo each other's work.
         """
-        item = self._configurations.cache.get(self._options.configuration)
+        item = self._configurations.object
         if item is None:
             return False
         served = [self._served.bundle] if self._served is not None else []

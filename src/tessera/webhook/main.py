@@ -25,7 +25,7 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION, NodeOffer, decode_offers
 from tessera.clock import Clock
 from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.client import Client
-from tessera.kube.informer import Informer, read_parts
+from tessera.kube.informer import Informer, ObjectInformer, read_parts
 from tessera.kube.resources import CONFIGMAPS, NODES, ConfigMap, Node
 from tessera.limits import REVIEW_BODY
 from tessera.serving.bounded_port import BOUNDS, Bounds, ConnectionPort
@@ -235,13 +235,8 @@ class WebhookReplica:
         )
         self.capabilities.set_groups(None)
         self._gpus = GpuNodeWatcher(self.capabilities)
-        self._groups = Informer(
-            client,
-            CONFIGMAPS,
-            namespace=options.namespace,
-            field_selector=f"metadata.name={NODE_GROUPS_MAP}",
-            clock=clock,
-            rng=rng,
+        self._groups = ObjectInformer(
+            client, CONFIGMAPS, NODE_GROUPS_MAP, namespace=options.namespace, clock=clock, rng=rng
         )
         self.metrics = WebhookMetrics()
         self.review = Reviewer(self.capabilities, self.metrics, clock.monotonic).review
@@ -307,7 +302,7 @@ class WebhookReplica:
     async def _note_missing_groups(self) -> None:
         """Notes that there are no groups once the list shows no file."""
         await self._groups.wait_synced()
-        if not self._groups.cache.values():
+        if self._groups.object is None:
             self.capabilities.set_groups(())
 
     def _groups_changed(self, event: WatchEvent[ConfigMap]) -> None:

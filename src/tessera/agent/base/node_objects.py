@@ -42,7 +42,7 @@ from tessera.kube.cache import EventKind, WatchEvent
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.informer import Informer
+from tessera.kube.informer import Informer, ObjectInformer
 from tessera.kube.resources import NODES, PODS, Condition, Node, Pod, Resource
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
@@ -79,11 +79,11 @@ class NodeMirror:
 
     def __init__(self, client: Client, node_name: str, *, clock: Clock, rng: random.Random) -> None:
         self.node_name = node_name
-        self.informer = Informer(client, NODES, field_selector=_by_name(node_name), clock=clock, rng=rng)
+        self.informer = ObjectInformer(client, NODES, node_name, clock=clock, rng=rng)
 
     def node(self) -> Node | None:
         """The Node object; ``None`` while there is none."""
-        return self.informer.cache.get(self.node_name)
+        return self.informer.object
 
 
 class ApiMirror:
@@ -118,14 +118,11 @@ class ApiMirror:
         self._node = node or NodeMirror(client, node_name, clock=clock, rng=rng)
         self.node_name = node_name
         self._namespace = namespace
-        self._by_name = _by_name(node_name)
         self._by_node = f"spec.nodeName={node_name}"
         self._runs_node = node is None
         self.nodes = self._node.informer
         self.pods = Informer(client, PODS, field_selector=self._by_node, clock=clock, rng=rng)
-        self.objects = Informer(
-            client, INSTASLICES, namespace=namespace, field_selector=self._by_name, clock=clock, rng=rng
-        )
+        self.objects = ObjectInformer(client, INSTASLICES, node_name, namespace=namespace, clock=clock, rng=rng)
 
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Begins to mirror; returns when everything was listed once. Add handlers before this call."""
@@ -151,7 +148,7 @@ class ApiMirror:
 
     def instaslice(self) -> Instaslice | None:
         """The node's Instaslice object; ``None`` if it has none."""
-        return self.objects.cache.get(f"{self._namespace}/{self.node_name}")
+        return self.objects.object
 
     def live_pods(self) -> Sequence[Pod]:
         """The pods bound to this node that have not ended."""
@@ -182,7 +179,7 @@ class ApiMirror:
         Raises:
             ConnectionError: the API server did not answer.
         """
-        found = await self._list(INSTASLICES, self._namespace, self._by_name)
+        found = await self._list(INSTASLICES, self._namespace, _by_name(self.node_name))
         return next(iter(found), None)
 
     async def exists(self, pod: PodUid, name: str, namespace: str) -> bool:

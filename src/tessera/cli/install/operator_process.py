@@ -50,8 +50,8 @@ from tessera.driver.registry.credentials import parse_authorities
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.event_recorder import EventRecorder, make_reference
-from tessera.kube.informer import Informer
-from tessera.kube.resources import CONFIGMAPS, ConfigMap
+from tessera.kube.informer import ObjectInformer
+from tessera.kube.resources import CONFIGMAPS
 from tessera.kube.retries import Backoff
 from tessera.limits import INSTALL_OPTIONS
 from tessera.serving.status_server import serve_status
@@ -211,13 +211,8 @@ class Operator:
         self._events = EventRecorder(client, component="tessera-operator", clock=clock, rng=rng)
         self._about = make_reference(CONFIGMAPS, options.config_map, options.namespace)
         self._unready_reason = "the objects have not been applied yet"
-        self._settings = Informer(
-            client,
-            CONFIGMAPS,
-            clock=clock,
-            rng=rng,
-            namespace=options.namespace,
-            field_selector=f"metadata.name={options.config_map}",
+        self._settings = ObjectInformer(
+            client, CONFIGMAPS, options.config_map, namespace=options.namespace, clock=clock, rng=rng
         )
         self._settings.add_handler(lambda _event: self._changed.set())
 
@@ -296,7 +291,7 @@ class Operator:
             raise CommandError(f"{self._place}: {str(error).removeprefix('error: ')}") from error
 
     def _data(self) -> Mapping[str, str]:
-        found: ConfigMap | None = next(iter(self._settings.cache.values()), None)
+        found = self._settings.object
         return found.data if found is not None else {}
 
     def _report(self, problem: str) -> None:
