@@ -7,7 +7,6 @@ next agent finds them. Limits are kept in this process only; the next agent sets
 """
 
 import asyncio
-import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from tessera.agent.health.repairs import QUICK_SECONDS, failed
 from tessera.agent.mps.state import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.api.nodes.node_marks import DRIVER_CONTAINER_READY
 from tessera.api.nodes.preflights import CardPreflight
-from tessera.clock import Clock
+from tessera.clock import Clock, until_set
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo
@@ -85,9 +84,7 @@ class SimulatedDaemon:
         try:
             while self.alive:
                 changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._machine.poll_interval):
-                        await changed.wait()
+                await until_set(changed, self._machine.poll_interval)
         finally:
             unsubscribe()
         return self._how

@@ -35,7 +35,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -67,7 +66,7 @@ from tessera.api.nodes.repairs import (
     parse_repairs,
     read_toleration,
 )
-from tessera.clock import Clock, parse_time_or_zero
+from tessera.clock import Clock, parse_time_or_zero, until_set
 from tessera.controller.base import ControllerMetrics
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Conflict, NotFound
@@ -159,9 +158,7 @@ class RebootAnnotations:
         """Writes until cancelled."""
         pause: float | None = None
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
+            await until_set(self._wake, pause)
             self._wake.clear()
             await self._clock.sleep(SETTLE)
             changes = [(node, _find_change(node, self._settings.repairs)) for node in self._nodes.values()]
@@ -386,10 +383,7 @@ class FaultEvictions:
         """Evicts until cancelled."""
         self._wake.set()
         while True:
-            pause = await self._decide()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
+            await until_set(self._wake, await self._decide())
             self._wake.clear()
             await self._clock.sleep(SETTLE)
 

@@ -48,7 +48,7 @@ from tessera.api.nodes.node_marks import (
 )
 from tessera.api.nodes.silence import SilentNode, find_silence, has_traces
 from tessera.api.slice_requests import requests_gpus
-from tessera.clock import Clock, rfc3339
+from tessera.clock import Clock, rfc3339, until_set
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.informer import EventKind, Informer, WatchEvent, read_nothing, read_parts
@@ -282,23 +282,12 @@ class SilentAgents:
                 self._wake.clear()
                 due = self._marks.take_due(self._clock.monotonic())
                 if due is None:
-                    await self._wait(self._marks.next_due)
+                    at = self._marks.next_due
+                    await until_set(self._wake, None if at is None else at - self._clock.monotonic())
                     continue
                 await slots.acquire()
                 group.create_task(self._mark(due)).add_done_callback(lambda _: slots.release())
                 await self._clock.sleep(PAUSE)
-
-    async def _wait(self, due: float | None) -> None:
-        """Returns at a change, or when the next mark is due."""
-        timer = None
-        if due is not None:
-            pause = max(0.0, due - self._clock.monotonic())
-            timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
-        try:
-            await self._wake.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     async def _mark(self, name: str) -> None:
         node, silence = self._nodes.cache.get(name), self.silent.get(name)

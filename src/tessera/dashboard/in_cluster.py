@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tessera.access.reviewer import Reviewer
-from tessera.clock import Clock
+from tessera.clock import Clock, until_set
 from tessera.dashboard.explainer import PodEvents, PrivateExplainer
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.origins import PageNames, Provider
@@ -93,14 +93,7 @@ class Trust:
                 if self._clock.now() >= renewal_time(self._certificate):
                     self._certificate = issue(NAMES, self._clock.now(), _DAYS)
                     renewed.set()
-                await self._wait(await self._attempt())
-
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+                await until_set(self._changed, await self._attempt())
 
     async def _attempt(self) -> float:
         try:

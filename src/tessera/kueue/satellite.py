@@ -17,7 +17,7 @@ from typing import Any
 from prometheus_client import Counter
 
 from tessera.api.nodes.node_cards import UndecidedNodes
-from tessera.clock import Clock, rfc3339
+from tessera.clock import Clock, rfc3339, until_set
 from tessera.controller.satellite import Process, Task, Term
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.cache import EventKind, WatchEvent
@@ -103,7 +103,9 @@ class AdmissionChecks:
             for kind in self._kinds:
                 group.create_task(kind.run())
             while True:
-                await self._wait()
+                until = self._decisions.next_time()
+                left = None if until is None else until - self._clock.monotonic()
+                await until_set(self._wake, left)
                 self._wake.clear()
                 complete = await self._activate()
                 answers = self._decisions.decide(self._clock.monotonic())
@@ -119,14 +121,6 @@ class AdmissionChecks:
                 else:
                     self._wake.set()
                     await self._clock.sleep(self._backoff.next())
-
-    async def _wait(self) -> None:
-        until = self._decisions.next_time()
-        try:
-            async with asyncio.timeout(None if until is None else max(0.0, until - self._clock.monotonic())):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     # Watches
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from tessera.api.names import HOSTNAME_LABEL, NODE_GROUPS_KEY, NODE_GROUPS_MAP, NodeName
 from tessera.api.nodes.node_groups import NodeGroup, parse_node_groups
-from tessera.clock import parse_time_or_zero
+from tessera.clock import parse_time_or_zero, until_set
 from tessera.controller.objects.pod_info import PodInfo
 from tessera.controller.objects.resource_amounts import Amounts
 from tessera.controller.slicing.cycle.order import FairOrder
@@ -152,12 +152,7 @@ class ScaleUp:
         times += [max(0.0, due - now) for due in dues if due is not None]
         if self._amounts.due is not None:
             times.append(max(0.0, self._amounts.due - self._runtime.clock.monotonic()))
-        left = min(times, default=None)
-        try:
-            async with asyncio.timeout(left):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await until_set(self._wake, min(times, default=None))
 
     async def _update(self) -> bool:
         """Brings the placeholders to the number that is needed; returns False if it has to be tried again."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from tessera.clock import Clock
+from tessera.clock import Clock, until_set
 from tessera.kube.cache import WatchEvent
 from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, ApiError, Conflict
@@ -224,17 +224,10 @@ class CertificateManager:
             await self._configurations.wait_synced()
             while True:
                 self._changed.clear()
-                await self._wait(await self._attempt())
+                await until_set(self._changed, await self._attempt())
 
     def _object_changed(self, _event: WatchEvent[Secret] | WatchEvent[WebhookConfiguration]) -> None:
         self._changed.set()
-
-    async def _wait(self, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
 
     async def _attempt(self) -> float | None:
         """Checks everything once; returns the seconds until the next check without a change, None for never."""

@@ -18,6 +18,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from tessera.clock import until_set
+
 T = TypeVar("T")
 
 
@@ -117,10 +119,7 @@ class ChangeNotifier:
         waiter = asyncio.Event()
         self._signal.waiters[waiter] = self._facts
         try:
-            async with asyncio.timeout(seconds):
-                await waiter.wait()
-        except TimeoutError:
-            return
+            await until_set(waiter, seconds)
         finally:
             del self._signal.waiters[waiter]
 

@@ -23,7 +23,7 @@ from typing import Protocol, Self, TypeVar
 
 import msgspec
 
-from tessera.clock import Clock
+from tessera.clock import Clock, until_set
 from tessera.nvml.asynchronous import AsyncNvml
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotSupported, NvmlError, NvmlNotFound, make_error
 from tessera.nvml.interface import GpuEvent, GpuProcess, GpuUuid, Nvml
@@ -340,9 +340,6 @@ class InlineNvml(AsyncNvml):
         unsubscribe = self._nvml.subscribe(changed.set, part)
         waits = [seconds for seconds in (at_most, self._nvml.poll_interval) if seconds is not None]
         try:
-            async with asyncio.timeout(min(waits, default=None)):
-                await changed.wait()
-        except TimeoutError:
-            pass
+            await until_set(changed, min(waits, default=None))
         finally:
             unsubscribe()

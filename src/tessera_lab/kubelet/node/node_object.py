@@ -15,11 +15,10 @@ of its own amounts it writes over after that period in either case.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Protocol
 
 from tessera.api.names import SIMULATED_RUNTIME
-from tessera.clock import Clock, rfc3339, rfc3339_micro
+from tessera.clock import Clock, rfc3339, rfc3339_micro, until_set
 from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import LEASES, NODES
@@ -202,9 +201,7 @@ class KubeletNodeObject:
             if self._options.publish_every is not None:
                 await self._clock.sleep(self._options.publish_every)
             else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if self._lowered_since is None else STATUS_PERIOD):
-                        await self._changed.wait()
+                await until_set(self._changed, None if self._lowered_since is None else STATUS_PERIOD)
             self._changed.clear()
             await self._retry(self._publish_once)
 

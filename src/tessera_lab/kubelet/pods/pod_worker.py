@@ -8,11 +8,11 @@ the pod fails.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 
+from tessera.clock import until_set
 from tessera.kube.errors import ApiError, Conflict, Invalid, NotFound
 from tessera.kube.event_recorder import make_reference
 from tessera.kube.resources import PODS
@@ -258,9 +258,7 @@ class PodWorker:
             left = None if seconds is None else self.started + seconds - self._services.clock.now()
             if left is not None and left <= 0:
                 return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._changed.wait()
+            await until_set(self._changed, left)
 
     async def _stop(self, containers: PodContainers, life: asyncio.Task[None]) -> None:
         containers.announce_stop()
