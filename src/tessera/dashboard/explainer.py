@@ -250,7 +250,7 @@ def explain_privately(
 
 #: The most events that are read, and that are shown, the newest first. Controllers repeat an event by its count.
 _READ, _SHOWN = 200, 20
-#: What names of namespaces and pods are made of (RFC 1123).
+#: Names of namespaces and pods (RFC 1123).
 _NAME = re.compile(r"[a-z0-9.-]{1,253}")
 
 

@@ -1,4 +1,4 @@
-"""Who looks at the page and what they may see: the user of a laptop's kubeconfig, or bearer tokens in the cluster.
+"""Visitors of the page and their rights: the user of a laptop's kubeconfig, or bearer tokens in the cluster.
 
 :class:`OwnRights` is the page on a laptop: whoever reaches it is its user, whose kubeconfig has limited what was read.
 :class:`TokenGate` is the page in the cluster:
@@ -136,7 +136,7 @@ class Rights:
         self._pods, self._workloads = _RecentNamespaces(clock, PAGE_NAMESPACES), _RecentNamespaces(clock, KUEUE_NAMED)
 
     async def visibility(self, person: Person) -> Visibility:
-        """What the person may see now."""
+        """Returns the present rights of a person."""
         about = self._about()
         found = await self._visibility(person, self._pods.current(about.pods))
         names = self._workloads.current(about.workloads)
@@ -146,7 +146,7 @@ class Rights:
         return found._replace(workloads=await _allowed(self._of_workloads, person, _WORKLOADS, names))
 
     async def visibility_in(self, person: Person, namespace: str) -> Visibility:
-        """What the person may see now, of pods only in one namespace or in all."""
+        """Returns the present rights of a person; of pods, only those in one namespace or in all."""
         return await self._visibility(person, [namespace])
 
     async def lists(self, person: Person, namespace: str, kinds: Sequence[str]) -> frozenset[str]:

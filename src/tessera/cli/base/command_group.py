@@ -45,7 +45,7 @@ def default_file() -> str:
 
 
 def read_defaults() -> Mapping[str, Any] | None:
-    """What the file says; None without a file.
+    """Returns the defaults of commands that the file has; None if there is no file.
 
     Raises:
         ClickException: it is named and missing, or cannot be read.

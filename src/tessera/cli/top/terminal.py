@@ -106,7 +106,7 @@ async def _describe(client: "Client", ask: Ask, now: float) -> AsyncIterator[Seq
 
 
 def describe(pod: "Pod", now: float) -> Iterator[str]:
-    """What a person looks for first in a pod."""
+    """Yields a pod's phase and node, its maker, conditions, containers, and annotations of Tessera."""
     from tessera.clock import parse_rfc3339
 
     status = pod.status

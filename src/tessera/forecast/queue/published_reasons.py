@@ -305,7 +305,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a pod was told last, and when; ``early`` if that was less than ``PAUSE`` after the write before."""
+    """The last row that a pod was told, and its time; ``early`` if less than ``PAUSE`` after the one before."""
 
     at: float
     row: QueuedPod

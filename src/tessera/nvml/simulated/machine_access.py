@@ -264,7 +264,7 @@ def _applies(fault: SimulatedFault, operation: str, gpu: str | None) -> bool:
 
 
 def _event_part(machine: MachineState) -> object:
-    """What the next event depends on."""
+    """The part of a machine that decides when its next event comes."""
     return machine.driver_version, len(machine.faults), len(machine.events)
 
 
