@@ -8,11 +8,10 @@ user who may not read a kind sees the page without it.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from operator import is_not
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -65,6 +64,42 @@ RETRY = 15.0
 _OF_NAMESPACE = 500
 #: Least seconds between two publications: a burst of changes is one.
 SHORTEST = 0.25
+#: The usage of cards before the agents were asked.
+_UNASKED = FleetUsage()
+
+
+class _Recent(Generic[T]):
+    """A value that is read again once it is too old; those who ask at one time share one reading.
+
+    Args:
+        read: reads it.
+        clock: the time.
+
+    Attributes:
+        value: as it was read last; None before that.
+        read_at: when the last reading began, on the clock that never runs backwards.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock) -> None:
+        self.value: T | None = None
+        self.read_at = float("-inf")
+        self._read, self._clock, self._reading = read, clock, asyncio.Lock()
+
+    async def get(self, oldest: float) -> T:
+        """The value, at most ``oldest`` seconds old."""
+        async with self._reading:
+            if self.value is None or self._clock.monotonic() - self.read_at >= oldest:
+                self.read_at = self._clock.monotonic()
+                self.value = await self._read()
+            return self.value
+
+
+async def _or_reason(reading: Awaitable[T]) -> T | str:
+    """What is read, or why it cannot be."""
+    try:
+        return await reading
+    except (ApiError, OSError) as error:
+        return " ".join(str(error).split())
 
 
 class ClusterSource:
@@ -95,27 +130,22 @@ class ClusterSource:
         self._watched = watched
         self._clock = clock
         self._changed = asyncio.Event()
-        self._fleet = FleetUsage()
-        #: Guards the reading of the agents' pages, and its last time.
-        self._reading, self._read_at = asyncio.Lock(), float("-inf")
-        #: The controller's queue, or why it cannot be read; None before the first reading. Guard and time of the last.
-        self._queue: QueuePage | str | None = None
-        self._queue_reading, self._queue_read_at = asyncio.Lock(), float("-inf")
-        self._signals: SignalsPage | str | None = None
+        self._agents = _Recent(self._read_fleet, clock)
+        #: The controller's queue and its signals of services, or why they cannot be read.
+        self._queue = _Recent(lambda: _or_reason(read_queue(client, self._reader)), clock)
+        self._signals = _Recent(lambda: _or_reason(read_signals(client, self._reader)), clock)
         #: The services by their keys in the feed, and what they were made of.
         self._services: Mapping[str, ServiceRow] = {}
         self._services_of: tuple[object, object, object] = (None, None, None)
-        #: Teams by namespace, where they are not the namespace itself, and the time of their last reading.
-        self._teams: Mapping[str, str] = {}
-        self._teams_read_at = float("-inf")
-        self._signals_reading, self._signals_read_at = asyncio.Lock(), float("-inf")
+        #: Teams by namespace, where they are not the namespace itself.
+        self._teams = _Recent(self._read_teams, clock)
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._instaslices = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
-        #: What decides on the order of pods, and the time of its last reading.
-        self._order, self._order_read_at = OrderObjects(), float("-inf")
+        #: What decides on the order of pods.
+        self._order = _Recent(self._read_order, clock)
         reader = KueueReader(account, lambda: feeds.workload_namespaces)
         self._kueue = KueueSource(client, watched=watched, changed=self._changed.set, clock=clock, reader=reader)
         self._history = History()
@@ -174,42 +204,25 @@ class ClusterSource:
             pods=list(self._pods.cache.values()),
             nodes=list(self._nodes.cache.values()),
             instaslices=list(self._instaslices.cache.values()),
-            order=self._order,
+            order=self._order.value or OrderObjects(),
         )
 
     async def read_fleet(self) -> FleetUsage:
         """The agents' pages, read again if they are older than :data:`PERIOD`."""
-        async with self._reading:
-            if self._clock.monotonic() - self._read_at > PERIOD:
-                await self._read_again()
-            return self._fleet
+        return await self._agents.get(PERIOD)
 
     async def read_queue(self, oldest: float = PERIOD) -> QueuePage | str:
         """The controller's queue, read again if it is older than ``oldest`` seconds; or why nobody tells it."""
-        async with self._queue_reading:
-            if self._queue is None or self._clock.monotonic() - self._queue_read_at >= oldest:
-                self._queue_read_at = self._clock.monotonic()
-                try:
-                    self._queue = await read_queue(self._client, self._reader)
-                except (ApiError, OSError) as error:
-                    self._queue = " ".join(str(error).split())
-            return self._queue
+        return await self._queue.get(oldest)
 
     @property
     def queue_read_at(self) -> float:
         """When the controller's queue was read last, on the clock that never runs backwards."""
-        return self._queue_read_at
+        return self._queue.read_at
 
     async def read_signals(self) -> SignalsPage | str:
         """The controller's signals of services, read again if older than :data:`PERIOD`; or why nobody tells them."""
-        async with self._signals_reading:
-            if self._signals is None or self._clock.monotonic() - self._signals_read_at >= PERIOD:
-                self._signals_read_at = self._clock.monotonic()
-                try:
-                    self._signals = await read_signals(self._client, self._reader)
-                except (ApiError, OSError) as error:
-                    self._signals = " ".join(str(error).split())
-            return self._signals
+        return await self._signals.get(PERIOD)
 
     async def read_usage_record(self) -> str:
         """The controller's record of GPU-hours.
@@ -240,27 +253,22 @@ class ClusterSource:
         except (ApiError, OSError):
             return None
 
+    @property
+    def _fleet(self) -> FleetUsage:
+        return self._agents.value or _UNASKED
+
     def _page(self) -> QueuePage | None:
-        return self._queue if isinstance(self._queue, QueuePage) else None
+        return self._queue.value if isinstance(self._queue.value, QueuePage) else None
 
     async def read_order(self) -> None:
         """Reads what decides on the order of pods, if that was :data:`RETRY` seconds ago; it is needed to plan anew."""
-        if self._clock.monotonic() - self._order_read_at < RETRY:
-            return
-        self._order_read_at = self._clock.monotonic()
-        try:
-            self._order = await read_order_objects(self._client, self._pods.cache.values())
-        except (ApiError, OSError):
-            return  # the former ones count
+        await self._order.get(RETRY)
 
-    async def _read_again(self) -> None:
-        self._read_at = self._clock.monotonic()
-        self._fleet = await self._read_fleet()
-        if any(each.simulated for each in self._fleet.nodes):
-            self._simulated = True
-        elif not self._fleet.failures:
-            self._simulated = False
-        self._changed.set()
+    async def _read_order(self) -> OrderObjects:
+        try:
+            return await read_order_objects(self._client, self._pods.cache.values())
+        except (ApiError, OSError):
+            return self._order.value or OrderObjects()  # the former ones count
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """A pod of the cluster."""
@@ -288,26 +296,26 @@ class ClusterSource:
         silent = (each for each in self._fleet.failures if each.node not in starting)
         fleet = msgspec.structs.replace(self._fleet, failures=(*silent, *refused))
         found = make_documents(
-            fleet, pods, instaslices, self._reasons, nodes, queue=self._queue, simulated=self._simulated
+            fleet, pods, instaslices, self._reasons, nodes, queue=self._queue.value, simulated=self._simulated
         )
         documents: dict[str, Document] = {**found, **self._kueue.documents}
         documents |= {f"node/{each.node}": each for each in about_nodes}
         documents |= self.services
-        if isinstance(self._signals, str):
-            told = msgspec.structs.replace(found["summary"], unserved=True, unserved_detail=self._signals)
-            documents["summary"] = told
-        elif self._signals is not None and self._signals.cut:
-            documents["summary"] = msgspec.structs.replace(found["summary"], services_cut=self._signals.cut)
-        if isinstance(self._queue, QueuePage):
-            documents |= {f"spare/{each.queue}/{each.profile}": each for each in self._queue.spare}
-        documents |= {f"team/{name}": TeamDocument(namespace=name, team=team) for name, team in self._teams.items()}
+        signals, page, teams = self._signals.value, self._page(), self._teams.value or {}
+        if isinstance(signals, str):
+            documents["summary"] = msgspec.structs.replace(found["summary"], unserved=True, unserved_detail=signals)
+        elif signals is not None and signals.cut:
+            documents["summary"] = msgspec.structs.replace(found["summary"], services_cut=signals.cut)
+        if page is not None:
+            documents |= {f"spare/{each.queue}/{each.profile}": each for each in page.spare}
+        documents |= {f"team/{name}": TeamDocument(namespace=name, team=team) for name, team in teams.items()}
         self._history.record(now, documents)
         self._feeds.publish({**documents, **self._history.documents})
 
     @property
     def services(self) -> Mapping[str, ServiceRow]:
         """The services by their keys in the feed, made anew when a page was read anew: all leases are looked at."""
-        parts = (self._signals, self._fleet, self._queue)
+        parts = (self._signals.value, self._fleet, self._queue.value)
         if any(map(is_not, parts, self._services_of)):
             self._services_of = parts
             self._services = {f"service/{each.key}": each for each in service_rows(*parts)}
@@ -345,20 +353,19 @@ class ClusterSource:
             # Without a reader, once for each value of the history.
             if self._watched() or self._clock.monotonic() >= due:
                 due = self._clock.monotonic() + STEP
-                async with self._reading:
-                    await self._read_again()
+                await self._agents.get(0.0)
                 await self.read_queue()
                 await self.read_signals()
-                await self._read_teams()
+                await self._teams.get(STEP)
                 self._changed.set()
             await self._clock.sleep(PERIOD)
 
-    async def _read_teams(self) -> None:
-        """Reads the teams that the controller writes with its record; those of the last time remain if that fails."""
-        if self._clock.monotonic() - self._teams_read_at >= STEP:
-            self._teams_read_at = self._clock.monotonic()
-            with suppress(ApiError, OSError):
-                self._teams = decode_teams(await self.read_usage_record())
+    async def _read_teams(self) -> Mapping[str, str]:
+        """The teams that the controller writes with its record; those of the last time if they cannot be read."""
+        try:
+            return decode_teams(await self.read_usage_record())
+        except (ApiError, OSError):
+            return self._teams.value or {}
 
     def _silent(self) -> dict[str, SilentNode]:
         """The nodes that should answer and do not; none before the nodes are read, which the page says itself."""
@@ -368,6 +375,15 @@ class ClusterSource:
         return silent_nodes(self._nodes.cache.values(), self._pods.cache.values(), objects)
 
     async def _read_fleet(self) -> FleetUsage:
+        found = await self._ask_agents()
+        if any(each.simulated for each in found.nodes):
+            self._simulated = True
+        elif not found.failures:
+            self._simulated = False
+        self._changed.set()
+        return found
+
+    async def _ask_agents(self) -> FleetUsage:
         try:
             return await read_fleet(self._reader, list(self._pods.cache.values()), self._silent())
         except (ApiError, OSError) as error:
