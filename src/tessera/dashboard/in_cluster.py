@@ -18,10 +18,11 @@ import logging
 import random
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tessera.access.reviewer import Reviewer
-from tessera.clock import Clock, until_set
+from tessera.clock import Clock
 from tessera.dashboard.explainer import PodEvents, PrivateExplainer
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.origins import PageNames, Provider
@@ -32,20 +33,19 @@ from tessera.dashboard.view.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy
 from tessera.dashboard.view.server import ViewAnswers, ViewPort
 from tessera.dashboard.visitors import Rights, TokenGate
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
 from tessera.kube.informer import ObjectInformer
 from tessera.kube.resources import API_SERVICES, CONFIGMAPS
 from tessera.kube.retries import Backoff
 from tessera.serving.connection import server_context
 from tessera.serving.status_server import listening_socket, serve_status
 from tessera.status_pages import OnListening
+from tessera.webhook.certificate_manager import keep_trusted
 from tessera.webhook.certificates import (
     Certificate,
-    authority_fingerprints,
     issue,
-    join_bundles,
     load_certificate,
     renewal_time,
+    widen_trust,
 )
 
 API_SERVICE = "v1alpha1.view.tessera.dev"
@@ -88,35 +88,23 @@ class Trust:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._services.run())
             await self._services.wait_synced()
-            while True:
-                self._changed.clear()
-                if self._clock.now() >= renewal_time(self._certificate):
-                    self._certificate = issue(NAMES, self._clock.now(), _DAYS)
-                    renewed.set()
-                await until_set(self._changed, await self._attempt())
+            await keep_trusted(
+                partial(self._advance, renewed), self._changed, self._backoff, f"APIService {API_SERVICE}"
+            )
 
-    async def _attempt(self) -> float:
-        try:
-            await self._make_trusted()
-        except (ApiError, OSError) as error:
-            pause = self._backoff.next()
-            _log.warning("APIService %s: %s; again in %.1f s", API_SERVICE, error, pause)
-            return pause
-        self._backoff.reset()
-        return _AGE_LOOK
-
-    async def _make_trusted(self) -> None:
+    async def _advance(self, renewed: asyncio.Event) -> float:
+        now = self._clock.now()
+        if now >= renewal_time(self._certificate):
+            self._certificate = issue(NAMES, now, _DAYS)
+            renewed.set()
         found = self._services.object
-        if found is None:
-            return
-        present, own = _bundle(found), self._certificate.bundle
-        if authority_fingerprints(own) <= authority_fingerprints(present):
-            return
-        text = base64.b64encode(join_bundles([own, present], self._clock.now())).decode()
-        metadata = found["metadata"]
-        version = metadata["resourceVersion"] if isinstance(metadata, dict) else None
-        patch = {"spec": {"caBundle": text}}
-        await self._client.merge_patch(API_SERVICES, API_SERVICE, patch, resource_version=version)
+        text = widen_trust([_bundle(found)], [self._certificate.bundle], now) if found is not None else None
+        if found is not None and text is not None:
+            metadata = found["metadata"]
+            version = metadata["resourceVersion"] if isinstance(metadata, dict) else None
+            patch = {"spec": {"caBundle": text}}
+            await self._client.merge_patch(API_SERVICES, API_SERVICE, patch, resource_version=version)
+        return _AGE_LOOK
 
 
 def _bundle(service: dict[str, object]) -> bytes:

@@ -16,7 +16,7 @@ import base64
 import logging
 import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -41,6 +41,7 @@ from tessera.webhook.certificates import (
     needs_renewal,
     read_secret,
     renewal_time,
+    widen_trust,
 )
 
 
@@ -55,6 +56,31 @@ def watch_objects(
 
 
 _log = logging.getLogger(__name__)
+
+
+async def keep_trusted(
+    check: Callable[[], Awaitable[float | None]], changed: asyncio.Event, backoff: Backoff, what: str
+) -> None:
+    """Checks a certificate until cancelled: at once, at each change, and when the check before said.
+
+    Args:
+        check: renews, publishes and serves what is due; returns the seconds until it has to be called again without a
+            change, None for never.
+        changed: set when an object has changed; it ends a pause after a failure too.
+        backoff: the pauses after failures.
+        what: the certificate, for the log.
+    """
+    while True:
+        changed.clear()
+        try:
+            pause = await check()
+            backoff.reset()
+        except (Conflict, AlreadyExists):
+            pause = backoff.next()  # another replica was faster: the watch will bring its write
+        except (ApiError, OSError) as error:
+            pause = backoff.next()
+            _log.warning("%s: %s; again in %.1f s", what, error, pause)
+        await until_set(changed, pause)
 
 
 class GivenCertificate:
@@ -222,27 +248,13 @@ class CertificateManager:
             group.create_task(self._configurations.run())
             await self._secrets.wait_synced()
             await self._configurations.wait_synced()
-            while True:
-                self._changed.clear()
-                await until_set(self._changed, await self._attempt())
+            await keep_trusted(self._advance, self._changed, self._backoff, "webhook certificate")
 
     def _object_changed(self, _event: WatchEvent[Secret] | WatchEvent[WebhookConfiguration]) -> None:
         self._changed.set()
 
-    async def _attempt(self) -> float | None:
-        """Checks everything once; returns the seconds until the next check without a change, None for never."""
-        try:
-            wait = await self._advance()
-        except (Conflict, AlreadyExists):
-            return self._backoff.next()  # another replica was faster: the watch will bring its write
-        except (ApiError, ConnectionError, TimeoutError) as error:
-            pause = self._backoff.next()
-            _log.warning("webhook certificate: %s; again in %.1f s", error, pause)
-            return pause
-        self._backoff.reset()
-        return wait
-
     async def _advance(self) -> float | None:
+        """Checks everything once; returns the seconds until the next check without a change, None for never."""
         secret = self._secrets.object
         if secret is not self._secret:
             self._secret, self._found = secret, read_secret(dict(secret.data)) if secret is not None else None
@@ -313,20 +325,14 @@ class CertificateManager:
         return all(first <= authority_fingerprints(each) for each in self._trusted_bundles())
 
     async def _make_trusted(self, bundle: bytes, now: float) -> bool:
-        """Adds authorities to the ones that the API server trusts; False while there is no configuration to write to.
-
-        Writes nothing if all of them are trusted already, and removes no valid authority, so that older and newer
-        replicas do not undo each other's work.
-        """
+        """Adds authorities that the API server trusts; False while there is no configuration to write to."""
         item = self._configurations.object
         if item is None:
             return False
         served = [self._served.bundle] if self._served is not None else []
-        wanted = join_bundles([bundle, *served], now)
-        fingerprints = authority_fingerprints(wanted)
-        if all(fingerprints <= authority_fingerprints(each) for each in self._trusted_bundles()):
+        text = widen_trust(self._trusted_bundles(), [bundle, *served], now)
+        if text is None:
             return True
-        text = base64.b64encode(join_bundles([wanted, *self._trusted_bundles()], now)).decode()
         webhooks = [{"name": one.name, "clientConfig": {"caBundle": text}} for one in item.webhooks]
         await self._client.apply(MUTATING_WEBHOOKS, self._options.configuration, {"webhooks": webhooks})
         return True

@@ -16,6 +16,7 @@ A rotation only adds to a bundle: the authority of the certificate that a replic
 configuration trusts already, also if the Secret is lost or damaged. Nobody has their keys, so this costs no security.
 """
 
+import base64
 import ipaddress
 import os
 import ssl
@@ -95,6 +96,17 @@ def join_bundles(bundles: Iterable[bytes], now: float) -> bytes:
         for one in _valid(bundle, now):
             found.setdefault(one.fingerprint(hashes.SHA256()), _pem(one))
     return b"".join(list(found.values())[:AUTHORITIES])
+
+
+def widen_trust(present: Iterable[bytes], own: Iterable[bytes], now: float) -> str | None:
+    """The ``caBundle`` in which own authorities come before those that are trusted; None if each bundle has them.
+
+    No valid authority goes, so that replicas, older and newer ones, do not undo each other's work.
+    """
+    bundles, wanted = list(present), join_bundles(own, now)
+    if all(authority_fingerprints(wanted) <= authority_fingerprints(each) for each in bundles):
+        return None
+    return base64.b64encode(join_bundles([wanted, *bundles], now)).decode()
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
