@@ -62,14 +62,7 @@ def test_why_and_the_page_know_the_queue_that_a_namespace_names(in_lab: InLab) -
         assert why.case == "queue-full"
         async with page_source(lab) as source:
             now = source.objects
-            found = explain_waiting(
-                waiting_pods(now.pods),
-                now=now.now,
-                pods=now.pods,
-                nodes=now.nodes,
-                instaslices=now.instaslices,
-                order=now.order,
-            )
+            found = explain_waiting(waiting_pods(now.pods), now)
             assert found["default/c"].verdict == why.verdict
             tenant = Visibility(namespaces=frozenset({"default"}))
             (private,) = explain_privately(source.objects, [lab.existing_pod("c")], tenant, Redactor(b"key"))

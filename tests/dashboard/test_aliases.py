@@ -11,9 +11,10 @@ from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, JoinedCard, LeaseUsage, NodeTopology, NodeUsage
 from tessera.api.queues import Queue
 from tessera.controller.cluster.volumes import NodeModels
-from tessera.dashboard.aliases import Aliases, Objects
-from tessera.explain.snapshot import OrderObjects
+from tessera.dashboard.aliases import Aliases
+from tessera.explain.snapshot import OrderObjects, Snapshot
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
+from tessera.kube.resources import CoreEvent, Lease
 from tessera.reasons.reason import Blocker, Full
 from tessera.visibility import FULL, Redactor, Visibility
 
@@ -202,7 +203,7 @@ def test_who_sees_everything_sees_the_queue_as_it_is() -> None:
 
 def test_the_models_of_nodes_name_no_node_and_namespace_that_the_reader_may_not_see() -> None:
     order = OrderObjects(models=[NodeModels("n1", frozenset({"llama", "team-a/own", "team-b/secret"}))])
-    objects = Objects(now=0.0, pods=(), nodes=(), instaslices=(), order=order)
+    objects = Snapshot(now=0.0, order=order)
     (shown,) = Aliases(Visibility(namespaces=frozenset({"team-a"})), REDACTOR).hide(objects).order.models
     assert shown == NodeModels(REDACTOR.node("n1"), frozenset({"llama", "team-a/own"}))
     assert list(Aliases(FULL, REDACTOR).hide(objects).order.models) == list(order.models)
@@ -213,7 +214,22 @@ def test_a_queue_names_no_namespace_that_the_reader_may_not_see() -> None:
         return Queue(name=name, namespaces=frozenset(namespaces))
 
     order = OrderObjects(queues=[queue("gold", "team-a", "team-b"), queue("open", "*"), queue("none")])
-    objects = Objects(now=0.0, pods=(), nodes=(), instaslices=(), order=order)
+    objects = Snapshot(now=0.0, order=order)
     shown = Aliases(Visibility(namespaces=frozenset({"team-a"})), REDACTOR).hide(objects).order.queues
     assert list(shown) == [queue("gold", "team-a"), queue("open", "*"), queue("none")]
     assert list(Aliases(FULL, REDACTOR).hide(objects).order.queues) == list(order.queues)
+
+
+def test_nothing_of_a_snapshot_that_the_page_does_not_mirror_reaches_a_reader() -> None:
+    given = Snapshot(
+        now=1.0,
+        events=[CoreEvent(message="secret")],
+        leases=[Lease()],
+        forbidden=frozenset({"pods"}),
+        failed={"pods": "secret"},
+        page=QUEUE,
+        unanswered=[SilentNode(node="node-secret", reason="secret")],
+    )
+    assert Aliases(Visibility(namespaces=frozenset({"team-a"})), REDACTOR).hide(given) == Snapshot(
+        now=1.0, pods=[], nodes=[], instaslices=[], order=OrderObjects(namespaces=[], queues=[], models=[])
+    )

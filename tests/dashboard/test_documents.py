@@ -14,7 +14,7 @@ from tessera.api.instaslice import ForeignSlice, Position, ProfilePlacements
 from tessera.api.nodes.health import CardHealth, Evidence, Holder
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import DeviceUsage, JoinedCard, NodeTopology, NodeUsage
-from tessera.dashboard.answers import explain_waiting, waiting_pods
+from tessera.dashboard.answers import NOT_MIRRORED, explain_waiting, waiting_pods
 from tessera.dashboard.card_documents import make_documents, waiting_pod
 from tessera.dashboard.documents import (
     CardDocument,
@@ -25,6 +25,7 @@ from tessera.dashboard.documents import (
     WaitingDocument,
 )
 from tessera.explain.fleet_map import count_waiting
+from tessera.explain.snapshot import Snapshot
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Pod
 from tessera.mig.names import CLAIMED_SHARE
@@ -192,6 +193,10 @@ def by_claims(*conditions: Mapping[str, str], **spec: Any) -> Pod:
     )
 
 
+def mirrored(*pods: Pod) -> Snapshot:
+    return Snapshot(now=100.0, pods=pods, forbidden=NOT_MIRRORED)
+
+
 def test_a_pod_with_claims_waits_if_the_controller_says_so_and_its_slices_are_those_of_the_queue() -> None:
     row = QueuedPod(namespace="team", name="w", uid="uid-w", profiles=("1g.5gb", "1g.5gb"), position=1, of=1)
     told, foreign, bound = by_claims(TOLD), by_claims(), by_claims(TOLD, nodeName="n1")
@@ -203,7 +208,7 @@ def test_a_pod_with_claims_waits_if_the_controller_says_so_and_its_slices_are_th
     document = documents["waiting/team/w"]
     assert isinstance(document, WaitingDocument)
     assert (document.requests, document.position, document.gated) == ("2 x mig-1g.5gb", 1, False)
-    found = explain_waiting(waiting_pods([told]), now=100.0, pods=[told], nodes=[], instaslices=[])
+    found = explain_waiting(waiting_pods([told]), mirrored(told))
     assert (found["team/w"].case, found["team/w"].verdict) == (
         "full",
         "waits; the controller told it some time ago: waits for room",
@@ -246,7 +251,7 @@ def test_a_card_tells_its_kind_its_room_and_what_is_wrong() -> None:
 
 def test_a_pod_that_waits_tells_why() -> None:
     waits = pod("w", {"nvidia.com/mig-3g.20gb": "1"}, **GATED)
-    found = explain_waiting([waits], now=100.0, pods=[waits], nodes=[], instaslices=[])
+    found = explain_waiting([waits], mirrored(waits))
     documents = make_documents(FleetUsage(), [waits], [], found)
     document = documents["waiting/team/w"]
     assert isinstance(document, WaitingDocument)

@@ -7,9 +7,9 @@ from tests.explain.test_pods import agent, bound, cards, node, pod
 
 from tessera.api.instaslice import Instaslice
 from tessera.clock import rfc3339
-from tessera.dashboard.aliases import Objects
 from tessera.dashboard.explainer import explain_privately
 from tessera.explain.explanation import Explanation
+from tessera.explain.snapshot import Snapshot
 from tessera.kube.resources import Node, Pod
 from tessera.visibility import FULL, Redactor, Visibility
 
@@ -32,7 +32,7 @@ def held_by(name: str) -> Instaslice:
 
 
 def explain(who: Pod, where: Node, cards_there: Instaslice, *others: Pod, sees: Visibility = TENANT) -> Explanation:
-    objects = Objects(now=NOW, pods=[who, AGENT, *others], nodes=[where], instaslices=[cards_there])
+    objects = Snapshot(now=NOW, pods=[who, AGENT, *others], nodes=[where], instaslices=[cards_there])
     (found,) = explain_privately(objects, [who], sees, REDACTOR)
     return found
 
@@ -114,7 +114,7 @@ def test_one_who_may_list_nodes_sees_them_and_still_no_other_pods() -> None:
 
 
 def test_names_that_begin_alike_are_told_apart() -> None:
-    objects = Objects(
+    objects = Snapshot(
         now=NOW,
         pods=[pod()],
         nodes=[node("gpu", unschedulable=True), node("gpu-1", unschedulable=True)],

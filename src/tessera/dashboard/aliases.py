@@ -9,7 +9,7 @@ live page.
    the offers, evidence of errors.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -22,22 +22,12 @@ from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.nodes.silence import SilentNode
 from tessera.api.nodes.usage import CardUsage, LeaseUsage, NodeTopology, NodeUsage
 from tessera.api.queues import ANY_NAMESPACE
-from tessera.explain.snapshot import OrderObjects
+from tessera.explain.snapshot import OrderObjects, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.visibility import HIDDEN, Redactor, Visibility
 
 _replace = msgspec.structs.replace
-
-
-class Objects(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of a cluster at one time; ``now`` is in seconds since 1970."""
-
-    now: float
-    pods: Sequence[Pod]
-    nodes: Sequence[Node]
-    instaslices: Sequence[Instaslice]
-    order: OrderObjects = msgspec.field(default_factory=OrderObjects)
 
 
 def name_own_nodes(visibility: Visibility, pods: Iterable[Pod]) -> Visibility:
@@ -65,9 +55,9 @@ class Aliases:
         self._visibility = visibility
         self._redactor = redactor
 
-    def hide(self, objects: Objects) -> Objects:
-        """The objects as the reader may see them."""
-        return Objects(
+    def hide(self, objects: Snapshot) -> Snapshot:
+        """What the page mirrors as the reader may see it; anything else of a snapshot is left out."""
+        return Snapshot(
             now=objects.now,
             pods=[self._pod(each) for each in objects.pods],
             nodes=[self._node_object(each) for each in objects.nodes],

@@ -6,8 +6,8 @@ their own, since one plan for thousands of pods takes a while.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from tessera.api.instaslice import Instaslice
 from tessera.api.nodes.node_marks import UPGRADE_STATE_LABEL
 from tessera.dashboard.card_documents import waiting_pod
 from tessera.dashboard.documents import DriverDocument, NodeDocument, PhaseDocument, StartupDocument
@@ -16,11 +16,14 @@ from tessera.driver.node_status import read_status
 from tessera.explain.explanation import Explanation
 from tessera.explain.node_startup import explain_startup
 from tessera.explain.pods import explain_pod
-from tessera.explain.snapshot import ClusterView, OrderObjects, Snapshot
+from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.provisioning.milestones import node_phases
 from tessera.provisioning.timestamps import record_on
+
+#: The kinds of a snapshot that the page does not mirror.
+NOT_MIRRORED = frozenset({"leases", "events"})
 
 
 def node_documents(nodes: Iterable[Node], now: float) -> Iterator[NodeDocument]:
@@ -88,35 +91,13 @@ def waiting_pods(pods: Iterable[Pod], page: QueuePage | None = None) -> Sequence
     return [pod for _, pod in oldest]
 
 
-def explain_waiting(
-    waiting: Sequence[Pod],
-    *,
-    now: float,
-    pods: Sequence[Pod],
-    nodes: Sequence[Node],
-    instaslices: Sequence[Instaslice],
-    order: OrderObjects | None = None,
-    page: QueuePage | None = None,
-) -> dict[str, Explanation]:
+def explain_waiting(waiting: Sequence[Pod], objects: Snapshot, page: QueuePage | None = None) -> dict[str, Explanation]:
     """The reasons of pods by ``namespace/name``. Whether a controller runs is not asked here.
 
     Args:
         waiting: the pods.
-        now: seconds since 1970.
-        pods: all pods of the cluster.
-        nodes: all nodes.
-        instaslices: the Instaslice objects of nodes.
-        order: what decides on the order of pods, as far as it could be read.
+        objects: what the page mirrors.
         page: the controller's queue, if it could be read.
     """
-    snapshot = Snapshot(
-        now=now,
-        pods=pods,
-        nodes=nodes,
-        instaslices=instaslices,
-        forbidden=frozenset({"leases", "events"}),
-        order=order or OrderObjects(),
-        page=page,
-    )
-    view = ClusterView(snapshot)
+    view = ClusterView(replace(objects, page=page))
     return {f"{pod.metadata.namespace}/{pod.metadata.name}": explain_pod(view, pod) for pod in waiting}

@@ -17,13 +17,14 @@ no right to events.
 import asyncio
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
 
 from tessera.access.agent_pages import FleetUsage
 from tessera.api.nodes.silence import SilentNode
-from tessera.dashboard.aliases import Aliases, Objects, name_own_nodes
+from tessera.dashboard.aliases import Aliases, name_own_nodes
 from tessera.dashboard.source import PERIOD, ClusterSource
 from tessera.explain.explanation import OWNED_BY, Explanation, ExplanationReport
 from tessera.explain.nodes import explain_node
@@ -177,11 +178,11 @@ def _is_mirrored(pod: Pod, pods: Sequence[Pod], page: QueuePage | None) -> bool:
     return page is not None and page.leads and not old_pods(pods, pod)
 
 
-def explain_node_of(objects: Objects, name: str, unanswered: Sequence[SilentNode] = ()) -> ExplanationReport:
+def explain_node_of(objects: Snapshot, name: str, unanswered: Sequence[SilentNode] = ()) -> ExplanationReport:
     """Explains a node to a reader who may see everything.
 
     Args:
-        objects: the cluster.
+        objects: what the page mirrors.
         name: of the node.
         unanswered: the node, if its agent did not answer the page.
 
@@ -191,20 +192,12 @@ def explain_node_of(objects: Objects, name: str, unanswered: Sequence[SilentNode
     found = [each for each in objects.nodes if each.metadata.name == name]
     if not found:
         raise NotFound(Status(code=404, reason="NotFound", message=f'nodes "{name}" not found'))
-    snapshot = Snapshot(
-        now=objects.now,
-        pods=objects.pods,
-        nodes=objects.nodes,
-        instaslices=objects.instaslices,
-        forbidden=frozenset({"leases", "events"}),
-        unanswered=unanswered,
-    )
-    answer = explain_node(ClusterView(snapshot), found[0])
+    answer = explain_node(ClusterView(replace(objects, unanswered=unanswered)), found[0])
     return ExplanationReport(kind="node", namespace="", name=name, answers=(answer,))
 
 
 def explain_privately(
-    objects: Objects,
+    objects: Snapshot,
     pods: Sequence[Pod],
     visibility: Visibility,
     redactor: Redactor,
@@ -217,7 +210,7 @@ def explain_privately(
     """Explains pods to a reader who may list the pods of their namespace.
 
     Args:
-        objects: the cluster.
+        objects: what the page mirrors.
         pods: the pods.
         visibility: what the reader may see.
         redactor: gives the aliases of the page.
@@ -231,12 +224,8 @@ def explain_privately(
     shown = objects if visibility.full else aliases.hide(objects)
     uids = {each.metadata.uid for each in pods}
     about = [each for each in shown.pods if each.metadata.uid in uids]
-    snapshot = Snapshot(
-        now=shown.now,
-        pods=shown.pods,
-        nodes=shown.nodes,
-        instaslices=shown.instaslices,
-        order=shown.order,
+    snapshot = replace(
+        shown,
         events=events or (),
         quotas=quotas or (),
         forbidden=frozenset({"leases", *(["events"] if events is None else [])}),

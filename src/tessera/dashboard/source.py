@@ -9,7 +9,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
 from operator import is_not
 from typing import Any, Generic, TypeVar
 
@@ -21,8 +20,7 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import Clock
-from tessera.dashboard.aliases import Objects
-from tessera.dashboard.answers import explain_waiting, node_documents, waiting_pods
+from tessera.dashboard.answers import NOT_MIRRORED, explain_waiting, node_documents, waiting_pods
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document, TeamDocument
 from tessera.dashboard.feed import FeedGroup
@@ -30,7 +28,7 @@ from tessera.dashboard.history import STEP, History
 from tessera.dashboard.kueue_source import KueueReader, KueueSource
 from tessera.explain.explanation import Explanation
 from tessera.explain.order_objects import read_order_objects
-from tessera.explain.snapshot import OrderObjects
+from tessera.explain.snapshot import OrderObjects, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden
@@ -197,13 +195,14 @@ class ClusterSource:
         return f"{names[0]} are not read yet: {self._refused.get(names[0], 'no answer so far')}" if names else ""
 
     @property
-    def objects(self) -> Objects:
+    def objects(self) -> Snapshot:
         """What is mirrored now."""
-        return Objects(
+        return Snapshot(
             now=self._clock.now(),
             pods=list(self._pods.cache.values()),
             nodes=list(self._nodes.cache.values()),
             instaslices=list(self._instaslices.cache.values()),
+            forbidden=NOT_MIRRORED,
             order=self._order.value or OrderObjects(),
         )
 
@@ -342,9 +341,7 @@ class ClusterSource:
         if not waiting:
             return {}
         await self.read_order()
-        now = self.objects
-        explain = partial(explain_waiting, waiting, now=now.now, pods=now.pods, nodes=now.nodes)
-        return await asyncio.to_thread(explain, instaslices=now.instaslices, order=now.order, page=page)
+        return await asyncio.to_thread(explain_waiting, waiting, self.objects, page)
 
     async def _read_agents(self) -> None:
         await self._pods.wait_synced()

@@ -16,7 +16,7 @@ from tests.dashboard.browser.scene import NOW, explanations, nodes
 from tests.dashboard.test_past import StandIn, at
 from tests.support.browsers import running_browser
 
-from tessera.dashboard.aliases import Objects
+from tessera.dashboard.answers import NOT_MIRRORED
 from tessera.dashboard.documents import Document
 from tessera.dashboard.explainer import OF_NODES, PodEvent, explain_node_of
 from tessera.dashboard.feed import FeedGroup
@@ -25,6 +25,7 @@ from tessera.dashboard.past import PastReader, Prometheus
 from tessera.dashboard.server import PageAddress, PageServer
 from tessera.dashboard.visitors import Gate
 from tessera.explain.explanation import ExplanationReport
+from tessera.explain.snapshot import Snapshot
 from tessera.visibility import Visibility
 
 #: Where the pictures go; without the variable they are not kept.
@@ -33,7 +34,7 @@ PICTURES = os.environ.get("TESSERA_PICTURES", "")
 
 async def explain(namespace: str, pod: str, _visible: Visibility, _key: str) -> ExplanationReport:
     if namespace == OF_NODES:
-        return explain_node_of(Objects(now=NOW, pods=(), nodes=nodes(), instaslices=()), pod)
+        return explain_node_of(Snapshot(now=NOW, nodes=nodes(), forbidden=NOT_MIRRORED), pod)
     answer = explanations()[f"{namespace}/{pod}"]
     return ExplanationReport(kind="pod", namespace=namespace, name=pod, answers=(answer,))
 

@@ -19,11 +19,12 @@ from tessera.api.nodes.node_marks import DriverPhase, DriverStrategy
 from tessera.api.nodes.silence import Silence, SilentNode
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
 from tessera.clock import rfc3339
-from tessera.dashboard.answers import explain_waiting, node_documents, waiting_pods
+from tessera.dashboard.answers import NOT_MIRRORED, explain_waiting, node_documents, waiting_pods
 from tessera.dashboard.card_documents import make_documents
 from tessera.dashboard.documents import Document
 from tessera.dashboard.history import CARD_STEP, History
 from tessera.explain.explanation import Explanation
+from tessera.explain.snapshot import Snapshot
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
 from tessera.kube.resources import Node, Pod
 from tessera.observe.service_rows import service_rows
@@ -272,7 +273,8 @@ def explanations() -> dict[str, Explanation]:
     whole = make_node("gpu-2", conditions=READY, annotations=offering(), allocatable={"nvidia.com/gpu": "2"})
     nodes = [sliced("gpu-1"), whole]
     pods = [*waiting(), *held, *agents_of(nodes)]
-    return explain_waiting(waiting_pods(pods), now=NOW, pods=pods, nodes=nodes, instaslices=records()[:1])
+    mirrored = Snapshot(now=NOW, pods=pods, nodes=nodes, instaslices=records()[:1], forbidden=NOT_MIRRORED)
+    return explain_waiting(waiting_pods(pods), mirrored)
 
 
 def scene(*more: DeviceUsage, pod_name: str = "vllm", history: bool = True) -> dict[str, Document]:
