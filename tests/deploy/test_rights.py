@@ -64,7 +64,8 @@ BY_SUBRESOURCE = {"proxy": "get", "token": "create"}
 VERBS = {
     "get": ("get",),
     "list": ("list",),
-    "_list": ("list",),  # of order_objects: an absent kind, and one without a right, count as empty
+    "list_allowed": ("list",),
+    "_list": ("list",),  # of ClusterSource: a page of what concerns one pod
     "page": ("list",),
     "create": ("create",),
     "merge_patch": ("patch",),

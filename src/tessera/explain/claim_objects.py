@@ -17,9 +17,8 @@ from tessera.dra.driver_objects import is_ours
 from tessera.dra.node_devices import DRIVER, NVIDIA_DRIVER
 from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import Pod
-from tessera.kube.resources.meta import Resource, key_of
+from tessera.kube.resources.meta import key_of
 
 T = TypeVar("T")
 
@@ -74,35 +73,21 @@ def claim_keys(pod: Pod) -> Iterator[tuple[str, str]]:
 
 async def read_all_claim_objects(client: Client, namespace: str, failed: dict[str, str]) -> ClaimObjects:
     """Reads the objects, whoever uses them; ``failed`` takes what the API server does not answer, and why."""
-    forbidden = set[str]()
-    claims = await _list(client, RESOURCE_CLAIMS, forbidden, failed)
-    if forbidden:
-        forbidden.clear()
-        claims = await _list(client, RESOURCE_CLAIMS, forbidden, failed, namespace=namespace)
-    classes = await _list(client, DEVICE_CLASSES, forbidden, failed)
-    driver, slices = DRIVER, await _list(client, RESOURCE_SLICES, forbidden, failed, fields=f"spec.driver={DRIVER}")
-    if not slices and RESOURCE_SLICES.plural not in forbidden:
-        found = await _list(client, RESOURCE_SLICES, forbidden, failed, fields=f"spec.driver={NVIDIA_DRIVER}")
-        slices = [each for each in found if is_ours(each)]
+    claims = await client.list_allowed(RESOURCE_CLAIMS, failed=failed)
+    if claims is None:
+        claims = await client.list_allowed(RESOURCE_CLAIMS, namespace, failed=failed)
+    classes = await client.list_allowed(DEVICE_CLASSES, failed=failed)
+    driver, slices = DRIVER, await _list_slices(client, DRIVER, failed)
+    if slices is not None and not slices:
+        found = await _list_slices(client, NVIDIA_DRIVER, failed)
+        slices = None if found is None else [each for each in found if is_ours(each)]
         driver = NVIDIA_DRIVER if slices else DRIVER
-    return ClaimObjects(driver=driver, claims=claims, classes=classes, slices=slices, forbidden=frozenset(forbidden))
+    listed = {RESOURCE_CLAIMS.plural: claims, DEVICE_CLASSES.plural: classes, RESOURCE_SLICES.plural: slices}
+    forbidden = frozenset(name for name, found in listed.items() if found is None)
+    return ClaimObjects(
+        driver=driver, claims=claims or (), classes=classes or (), slices=slices or (), forbidden=forbidden
+    )
 
 
-async def _list(
-    client: Client,
-    resource: Resource[T],
-    forbidden: set[str],
-    failed: dict[str, str],
-    *,
-    namespace: str | None = None,
-    fields: str | None = None,
-) -> Sequence[T]:
-    try:
-        return (await client.list(resource, namespace, field_selector=fields)).items
-    except NotFound:
-        return ()
-    except (ApiError, OSError) as error:
-        if not isinstance(error, Forbidden):
-            note_unanswered(resource.plural, error, failed)
-        forbidden.add(resource.plural)
-    return ()
+async def _list_slices(client: Client, driver: str, failed: dict[str, str]) -> Sequence[ResourceSlice] | None:
+    return await client.list_allowed(RESOURCE_SLICES, field_selector=f"spec.driver={driver}", failed=failed)

@@ -17,7 +17,6 @@ from tessera.explain.snapshot import OrderObjects
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden, NotFound, note_unanswered
 from tessera.kube.resources import NAMESPACES, Pod
-from tessera.kube.resources.meta import Resource
 
 if TYPE_CHECKING:
     from tessera.controller.cluster.volumes import NodeModels
@@ -27,8 +26,10 @@ T = TypeVar("T")
 
 async def read_order_lists(client: Client, failed: dict[str, str] | None = None) -> OrderObjects:
     """Reads what does not depend on the pods: namespaces and Queues; ``failed`` takes what is not answered, and why."""
-    namespaces, queues = await asyncio.gather(_list(client, NAMESPACES, failed), _list(client, QUEUES, failed))
-    return OrderObjects(namespaces=namespaces, queues=list(map(read_queue, queues)))
+    namespaces, queues = await asyncio.gather(
+        client.list_allowed(NAMESPACES, failed=failed), client.list_allowed(QUEUES, failed=failed)
+    )
+    return OrderObjects(namespaces=namespaces or (), queues=list(map(read_queue, queues or ())))
 
 
 async def read_order_objects(
@@ -84,14 +85,5 @@ async def read_node_models(
         return ()
     from tessera.controller.cluster.volumes import LOCAL_MODEL_NODES, read_models  # few clusters have any
 
-    items = await _list(client, LOCAL_MODEL_NODES, failed)
-    return [found for each in items if (found := read_models(each)) is not None]
-
-
-async def _list(client: Client, resource: Resource[T], failed: dict[str, str] | None) -> Sequence[T]:
-    try:
-        return (await client.list(resource)).items
-    except (ApiError, OSError) as error:
-        if not isinstance(error, Forbidden | NotFound):
-            note_unanswered(resource.plural, error, failed)
-        return ()
+    items = await client.list_allowed(LOCAL_MODEL_NODES, failed=failed)
+    return [found for each in items or () if (found := read_models(each)) is not None]

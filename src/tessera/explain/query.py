@@ -109,8 +109,8 @@ async def explain(  # noqa: PLR0917 - the last two are ways to those who know mo
         try:
             return await _node(client, clock, query.name)
         except NotFound as error:
-            nodes, _ = await _list_allowed(client, NODES.metadata_only(), failed={})
-            meant = _suggest_name(query.name, (node.metadata.name for node in nodes))
+            nodes = await client.list_allowed(NODES.metadata_only(), failed={})
+            meant = _suggest_name(query.name, (node.metadata.name for node in nodes or ()))
             error.add_note(f"The cluster has no node of that name{meant}")
             raise
     if query.kind == "claim":
@@ -152,7 +152,7 @@ async def _pod(
         from tessera.explain.workloads import exhausted_quotas
 
         await _add_hints(client, query, namespace, error)
-        for line in exhausted_quotas((await _list_allowed(client, RESOURCE_QUOTAS, namespace, failed={}))[0]):
+        for line in exhausted_quotas(await client.list_allowed(RESOURCE_QUOTAS, namespace, failed={}) or ()):
             error.add_note(f"Its creation may have been refused: {line}")
         raise
     from tessera.explain.pods import explain_pod, may_hold_several
@@ -265,12 +265,13 @@ async def explain_queue(client: Client, clock: Clock, pod: Pod) -> Explanation |
     from tessera.kueue.positions import read_queues
 
     namespace = pod.metadata.namespace
-    (pods, _), (events, _) = await asyncio.gather(
-        _list_allowed(client, PODS, namespace),
-        _list_allowed(client, EVENTS, namespace, fields=f"involvedObject.uid={pod.metadata.uid}"),
+    of_pod = f"involvedObject.uid={pod.metadata.uid}"
+    pods, events = await asyncio.gather(
+        client.list_allowed(PODS, namespace, failed=None),
+        client.list_allowed(EVENTS, namespace, field_selector=of_pod, failed=None),
     )
     reading = await read_queues(client, namespace)
-    return explain_held_pod(reading, pod, count_group(pods, pod), events, clock.now())
+    return explain_held_pod(reading, pod, count_group(pods or (), pod), events or (), clock.now())
 
 
 async def _add_hints(client: Client, query: Query, namespace: str, error: NotFound) -> None:
@@ -280,7 +281,7 @@ async def _add_hints(client: Client, query: Query, namespace: str, error: NotFou
     try:
         await client.get(NAMESPACES, namespace)
     except NotFound:
-        every, _ = await _list_allowed(client, NAMESPACES, failed={})
+        every = await client.list_allowed(NAMESPACES, failed={}) or ()
         error.add_note(
             f'There is no namespace "{namespace}"{_suggest_name(namespace, (n.metadata.name for n in every))}'
         )
@@ -288,14 +289,14 @@ async def _add_hints(client: Client, query: Query, namespace: str, error: NotFou
     except ApiError:
         pass
     if query.kind == "pod":
-        nodes, _ = await _list_allowed(client, NODES, fields=f"metadata.name={query.name}", failed={})
-        if any(node.metadata.name == query.name for node in nodes):
+        nodes = await client.list_allowed(NODES, field_selector=f"metadata.name={query.name}", failed={})
+        if any(node.metadata.name == query.name for node in nodes or ()):
             error.add_note(f"There is a node of that name: tessera why node/{query.name}")
             return
     kinds: dict[str, Resource[Any]] = {"pod": PODS, "claim": RESOURCE_CLAIMS, **_WORKLOADS}
     plural = kinds[query.kind]
-    found, _ = await _list_allowed(client, plural, namespace, failed={})
-    meant = _suggest_name(query.name, (item.metadata.name for item in found))
+    found = await client.list_allowed(plural, namespace, failed={})
+    meant = _suggest_name(query.name, (item.metadata.name for item in found or ()))
     if meant:
         error.add_note(f"Namespace {namespace} has none of that name{meant}")
 
@@ -314,21 +315,21 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
     node, history, pods, events = await asyncio.gather(
         client.get(NODES, name),
         _history(client, failed),
-        _list_allowed(client, PODS, fields=f"spec.nodeName={name}", failed=failed),
-        _list_allowed(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}", failed=failed),
+        client.list_allowed(PODS, field_selector=f"spec.nodeName={name}", failed=failed),
+        client.list_allowed(EVENTS, NODE_EVENTS, field_selector=f"involvedObject.name={name}", failed=failed),
     )
-    forbidden = {resource.plural for (_, allowed), resource in ((pods, PODS), (events, EVENTS)) if not allowed}
+    forbidden = {plural for plural, found in ((PODS.plural, pods), (EVENTS.plural, events)) if found is None}
     # The explanation of a node does not use the controller's state.
     forbidden.add(INSTASLICES.plural)
     snapshot = Snapshot(
         now=clock.now(),
-        pods=pods[0],
+        pods=pods or (),
         nodes=[node],
-        events=events[0],
+        events=events or (),
         history=history,
         forbidden=frozenset(forbidden),
         failed=failed,
-        unanswered=await _ask_agent(client, clock, pods[0]),
+        unanswered=await _ask_agent(client, clock, pods or ()),
     )
     answers = (explain_node(ClusterView(snapshot), node),)
     return ExplanationReport(kind="node", namespace="", name=name, answers=answers, unread=snapshot.unread)
@@ -376,77 +377,51 @@ async def _read_cluster(
     objects, lists = await asyncio.gather(
         asyncio.gather(
             _list_pods(client, node, failed),
-            _list_allowed(client, NODES, fields=named, failed=failed),
-            _list_allowed(client, INSTASLICES, INSTASLICE_NAMESPACE, fields=named, failed=failed),
-            _list_allowed(client, LEASES, fields=f"metadata.name={LEASE}", failed=failed),
-            _list_allowed(client, EVENTS, namespace, fields=about, failed=failed),
-            _list_allowed(client, RESOURCE_QUOTAS, namespace, failed=failed),
+            client.list_allowed(NODES, field_selector=named, failed=failed),
+            client.list_allowed(INSTASLICES, INSTASLICE_NAMESPACE, field_selector=named, failed=failed),
+            client.list_allowed(LEASES, field_selector=f"metadata.name={LEASE}", failed=failed),
+            client.list_allowed(EVENTS, namespace, field_selector=about, failed=failed),
+            client.list_allowed(RESOURCE_QUOTAS, namespace, failed=failed),
         ),
         read_order_lists(client, failed),
     )
     pods, nodes, instaslices, leases, events, quotas = objects
-    forbidden = {
-        resource.plural
-        for (_, allowed), resource in (
-            (pods, PODS),
-            (nodes, NODES),
-            (instaslices, INSTASLICES),
-            (leases, LEASES),
-            (events, EVENTS),
-            (quotas, RESOURCE_QUOTAS),
-        )
-        if not allowed
-    }
-    listed_pods = pods[0] if pods[1] else (await _list_allowed(client, PODS, namespace, failed=failed))[0]
+    kinds: Sequence[Resource[Any]] = (PODS, NODES, INSTASLICES, LEASES, EVENTS, RESOURCE_QUOTAS)
+    forbidden = {kind.plural for kind, found in zip(kinds, objects, strict=True) if found is None}
+    if pods is None:
+        pods = await client.list_allowed(PODS, namespace, failed=failed)
+    listed_pods = pods or ()
     order = await read_order_objects(client, listed_pods, lists, failed)
     return Snapshot(
         now=clock.now(),
         pods=listed_pods if pod is None else _add_pod(listed_pods, pod),
-        nodes=nodes[0],
-        instaslices=instaslices[0],
-        leases=leases[0],
-        events=events[0],
-        quotas=quotas[0],
+        nodes=nodes or (),
+        instaslices=instaslices or (),
+        leases=leases or (),
+        events=events or (),
+        quotas=quotas or (),
         forbidden=frozenset(forbidden),
         failed=failed,
         order=order,
     )
 
 
-async def _list_pods(client: Client, node: str, failed: dict[str, str]) -> tuple[Sequence[Pod], bool]:
-    """All pods, or those of a node and Tessera's own; and True if they could be listed."""
+async def _list_pods(client: Client, node: str, failed: dict[str, str]) -> Sequence[Pod] | None:
+    """All pods, or those of a node and Tessera's own; None if they could not all be listed."""
     if not node:
-        return await _list_allowed(client, PODS, failed=failed)
+        return await client.list_allowed(PODS, failed=failed)
     there, own = await asyncio.gather(
-        _list_allowed(client, PODS, fields=f"spec.nodeName={node}", failed=failed),
-        _list_allowed(client, PODS, SYSTEM_NAMESPACE, failed=failed),
+        client.list_allowed(PODS, field_selector=f"spec.nodeName={node}", failed=failed),
+        client.list_allowed(PODS, SYSTEM_NAMESPACE, failed=failed),
     )
-    every = {each.metadata.uid: each for each in (*there[0], *own[0])}
-    return list(every.values()), there[1] and own[1]
+    if there is None or own is None:
+        return None
+    return list({each.metadata.uid: each for each in (*there, *own)}.values())
 
 
 def _add_pod(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:
     """The pods with this one as it was read alone, even if it came or went between the two reads."""
     return [each for each in pods if each.metadata.uid != pod.metadata.uid] + [pod]
-
-
-async def _list_allowed(
-    client: Client,
-    resource: Resource[T],
-    namespace: str | None = None,
-    *,
-    fields: str | None = None,
-    failed: dict[str, str] | None = None,
-) -> tuple[Sequence[T], bool]:
-    """The objects of a kind, and True if they could be listed; ``failed`` takes it if the server does not answer."""
-    try:
-        return (await client.list(resource, namespace, field_selector=fields)).items, True
-    except NotFound:
-        return (), True
-    except (ApiError, OSError) as error:
-        if not isinstance(error, Forbidden):
-            note_unanswered(resource.plural, error, failed)
-        return (), False
 
 
 # Workloads

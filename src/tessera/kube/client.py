@@ -21,13 +21,16 @@ import msgspec
 from tessera.clock import Clock
 from tessera.kube.codec import Codec, ListPage, ListResult, Undecodable
 from tessera.kube.errors import (
+    ApiError,
     BrokenAnswer,
     Conflict,
     Expired,
+    Forbidden,
     Invalid,
     NotFound,
     Status,
     error_from_response,
+    note_unanswered,
 )
 from tessera.kube.requests import (
     APPLY_PATCH,
@@ -141,6 +144,27 @@ class Client:
             return await self._list(resource, namespace, label_selector, field_selector, limit)
         except Expired:
             return await self._list(resource, namespace, label_selector, field_selector, 0)
+
+    async def list_allowed(
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        *,
+        field_selector: str | None = None,
+        failed: dict[str, str] | None,
+    ) -> Sequence[T] | None:
+        """The objects of a kind, none if it is not installed; None without the right to list it, or without an answer.
+
+        A kind without an answer goes to ``failed``, and why; see :func:`~tessera.kube.errors.note_unanswered`.
+        """
+        try:
+            return (await self.list(resource, namespace, field_selector=field_selector)).items
+        except NotFound:
+            return ()
+        except (ApiError, OSError) as error:
+            if not isinstance(error, Forbidden):
+                note_unanswered(resource.plural, error, failed)
+            return None
 
     async def page(
         self,

@@ -22,7 +22,6 @@ from tessera.clock import Clock, SystemClock
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden, describe_unanswered, note_unanswered
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.resources.meta import Resource
 
 T = TypeVar("T")
 
@@ -75,13 +74,13 @@ async def read_cluster(
     async def instaslices() -> Sequence[Instaslice]:
         nonlocal lost
         try:
-            return await _list(client, INSTASLICES, INSTASLICE_NAMESPACE)
+            return (await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items
         except (ApiError, OSError) as error:
             note_unanswered(INSTASLICES.plural, error, failed)
             lost = error
             return ()
 
-    records, listed = await asyncio.gather(instaslices(), _if_allowed(client, NODES, failed=failed))
+    records, listed = await asyncio.gather(instaslices(), client.list_allowed(NODES, failed=failed))
     fleet = await _pages(client, reader or PageReader(client, SystemClock()), nodes, records, listed, failed=failed)
     if lost is not None and fleet is None:
         raise lost
@@ -101,28 +100,11 @@ async def _read_pods(
         failed: as :func:`note_unanswered` has it.
     """
     if silent is None or len(silent) > _NODES_ASKED:
-        return await _if_allowed(client, PODS, failed=failed)
+        return await client.list_allowed(PODS, failed=failed)
     found = await asyncio.gather(
-        *(_if_allowed(client, PODS, f"spec.nodeName={name}", failed=failed) for name in ("", *silent))
+        *(client.list_allowed(PODS, field_selector=f"spec.nodeName={name}", failed=failed) for name in ("", *silent))
     )
     return None if None in found else [pod for pods in found for pod in pods or ()]
-
-
-async def _list(
-    client: Client, resource: Resource[T], namespace: str | None = None, fields: str | None = None
-) -> Sequence[T]:
-    return (await client.list(resource, namespace, field_selector=fields)).items
-
-
-async def _if_allowed(
-    client: Client, resource: Resource[T], fields: str | None = None, *, failed: dict[str, str] | None
-) -> Sequence[T] | None:
-    try:
-        return await _list(client, resource, fields=fields)
-    except (ApiError, OSError) as error:
-        if not isinstance(error, Forbidden):
-            note_unanswered(resource.plural, error, failed)
-        return None
 
 
 async def _pages(
