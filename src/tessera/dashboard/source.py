@@ -44,7 +44,7 @@ from tessera.kube.resources import (
     ResourceQuota,
 )
 from tessera.kube.resources.meta import Resource
-from tessera.observe.queue_reading import read_queue, read_signals
+from tessera.observe.queue_reading import page_or_reason, read_queue, read_signals
 from tessera.observe.service_rows import ServiceRow, service_rows
 from tessera.signals.page import SignalsPage
 from tessera.usage.record import RECORD_KEY, RECORD_NAME, decode_teams
@@ -92,14 +92,6 @@ class _Recent(Generic[T]):
             return self.value
 
 
-async def _or_reason(reading: Awaitable[T]) -> T | str:
-    """What is read, or why it cannot be."""
-    try:
-        return await reading
-    except (ApiError, OSError) as error:
-        return " ".join(str(error).split())
-
-
 class ClusterSource:
     """Reads a cluster and publishes its documents.
 
@@ -130,8 +122,8 @@ class ClusterSource:
         self._changed = asyncio.Event()
         self._agents = _Recent(self._read_fleet, clock)
         #: The controller's queue and its signals of services, or why they cannot be read.
-        self._queue = _Recent(lambda: _or_reason(read_queue(client, self._reader)), clock)
-        self._signals = _Recent(lambda: _or_reason(read_signals(client, self._reader)), clock)
+        self._queue = _Recent(lambda: page_or_reason(read_queue(client, self._reader)), clock)
+        self._signals = _Recent(lambda: page_or_reason(read_signals(client, self._reader)), clock)
         #: The services by their keys in the feed, and what they were made of.
         self._services: Mapping[str, ServiceRow] = {}
         self._services_of: tuple[object, object, object] = (None, None, None)

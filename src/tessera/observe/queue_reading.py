@@ -4,7 +4,7 @@ A user who may not read the page reads the conditions of the pods that he may li
 there in words.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -32,6 +32,7 @@ _LABEL = "app.kubernetes.io/name=tessera-controller"
 
 
 P = TypeVar("P", QueuePage, SignalsPage)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,14 @@ class _PageKind(Generic[P]):
 
 _QUEUE = _PageKind(QUEUE_PATH, "forecast", decode_page)
 _SIGNALS = _PageKind(SIGNALS_PATH, "signals", msgspec.json.Decoder(SignalsPage).decode)
+
+
+async def page_or_reason(reading: Awaitable[T | str]) -> T | str:
+    """What is read, or why it cannot be."""
+    try:
+        return await reading
+    except (ApiError, OSError) as error:
+        return " ".join(str(error).split())
 
 
 class QueueReading(msgspec.Struct, frozen=True, kw_only=True):

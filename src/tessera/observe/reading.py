@@ -1,7 +1,7 @@
 """Reads the agents' pages, and who should have answered."""
 
 import contextlib
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -105,12 +105,12 @@ async def read_usage(client: Client, nodes: Sequence[str] = (), *, partly: bool 
 
 async def add_services(client: Client, usage: Usage) -> Usage:
     """The reading with the services, from the pages of the controller that leads."""
-    from tessera.observe.queue_reading import read_queue, read_signals
+    from tessera.observe.queue_reading import page_or_reason, read_queue, read_signals
     from tessera.observe.service_rows import missing_services, service_rows
 
     reader = PageReader(client, SystemClock())
-    signals = await _page_or_reason(read_signals(client, reader))
-    queue = await _page_or_reason(read_queue(client, reader))
+    signals = await page_or_reason(read_signals(client, reader))
+    queue = await page_or_reason(read_queue(client, reader))
     rows = service_rows(signals, usage.fleet, queue)
     return msgspec.structs.replace(usage, services=rows, services_note=missing_services(signals))
 
@@ -124,13 +124,6 @@ async def add_teams(client: Client, usage: Usage) -> Usage:
     except (ApiError, OSError) as error:
         return msgspec.structs.replace(usage, teams_note=f"{TEAMS_UNKNOWN}: {' '.join(str(error).split())}")
     return msgspec.structs.replace(usage, teams=decode_teams(record))
-
-
-async def _page_or_reason(reading: Awaitable[T | str]) -> T | str:
-    try:
-        return await reading
-    except (ApiError, OSError) as error:
-        return " ".join(str(error).split())
 
 
 def _blocked(nodes: Iterable[Node], cards: Iterable[CardRow]) -> Iterator[str]:
