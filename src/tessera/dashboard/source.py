@@ -66,8 +66,8 @@ SHORTEST = 0.25
 _UNASKED = FleetUsage()
 
 
-class _Recent(Generic[T]):
-    """A value that is read again once it is too old; those who ask at one time share one reading.
+class Recent(Generic[T]):
+    """A value that is read again once it is too old; those who wait for a reading share it.
 
     Args:
         read: reads it.
@@ -75,20 +75,24 @@ class _Recent(Generic[T]):
 
     Attributes:
         value: as it was read last; None before that.
-        read_at: when the last reading began, on the clock that never runs backwards.
+        read_at: when the reading of the value began, on the clock that never runs backwards.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock) -> None:
         self.value: T | None = None
         self.read_at = float("-inf")
         self._read, self._clock, self._reading = read, clock, asyncio.Lock()
+        #: How many readings have ended.
+        self._readings = 0
 
     async def get(self, oldest: float) -> T:
-        """The value, at most ``oldest`` seconds old."""
+        """The value, at most ``oldest`` seconds old, or of a reading that ended after it was asked for."""
+        readings = self._readings
         async with self._reading:
-            if self.value is None or self._clock.monotonic() - self.read_at >= oldest:
-                self.read_at = self._clock.monotonic()
-                self.value = await self._read()
+            began = self._clock.monotonic()
+            if self.value is None or (self._readings == readings and began - self.read_at >= oldest):
+                self.value, self.read_at = await self._read(), began
+                self._readings += 1
             return self.value
 
 
@@ -120,22 +124,22 @@ class ClusterSource:
         self._watched = watched
         self._clock = clock
         self._changed = asyncio.Event()
-        self._agents = _Recent(self._read_fleet, clock)
+        self._agents = Recent(self._read_fleet, clock)
         #: The controller's queue and its signals of services, or why they cannot be read.
-        self._queue = _Recent(lambda: page_or_reason(read_queue(client, self._reader)), clock)
-        self._signals = _Recent(lambda: page_or_reason(read_signals(client, self._reader)), clock)
+        self._queue = Recent(lambda: page_or_reason(read_queue(client, self._reader)), clock)
+        self._signals = Recent(lambda: page_or_reason(read_signals(client, self._reader)), clock)
         #: The services by their keys in the feed, and what they were made of.
         self._services: Mapping[str, ServiceRow] = {}
         self._services_of: tuple[object, object, object] = (None, None, None)
         #: Teams by namespace, where they are not the namespace itself.
-        self._teams = _Recent(self._read_teams, clock)
+        self._teams = Recent(self._read_teams, clock)
         #: The last refusal of each kind that the user may not read.
         self._refused: dict[str, str] = {}
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._instaslices = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         #: What decides on the order of pods.
-        self._order = _Recent(self._read_order, clock)
+        self._order = Recent(self._read_order, clock)
         reader = KueueReader(account, lambda: feeds.workload_namespaces)
         self._kueue = KueueSource(client, watched=watched, changed=self._changed.set, clock=clock, reader=reader)
         self._history = History()
