@@ -246,3 +246,23 @@ async def test_a_namespaced_object_needs_its_namespace(client: Client) -> None:
 def test_secrets_are_bytes_here_and_base64_on_the_wire() -> None:
     secret = SECRETS.type(data={"key": b"\x00\xff"})
     assert manifest(SECRETS, secret)["data"] == {"key": "AP8="}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "found"), [(403, "Forbidden", None), (404, "NotFound", ()), (500, "InternalError", None)]
+)
+async def test_a_list_of_what_a_user_may_list(
+    server: ScriptedServer, client: Client, status: int, reason: str, found: object
+) -> None:
+    failed: dict[str, str] = {}
+    for _ in range(9):  # more than the client tries
+        server.refuses(status, reason)
+    assert await client.list_allowed(DEPLOYMENTS, failed=failed) == found
+    assert ("deployments" in failed) == (status == 500)
+
+
+async def test_of_a_server_that_knows_no_nodes_it_is_unknown_if_there_are_any(
+    server: ScriptedServer, client: Client
+) -> None:
+    server.refuses(404, "NotFound")
+    assert await client.list_allowed(NODES, failed={}) is None

@@ -153,15 +153,21 @@ class Client:
         field_selector: str | None = None,
         failed: dict[str, str] | None,
     ) -> Sequence[T] | None:
-        """The objects of a kind, none if it is not installed; None without the right to list it, or without an answer.
+        """The objects of a kind; None without the right to list it, or without an answer.
 
-        A kind without an answer goes to ``failed``, and why; see :func:`~tessera.kube.errors.note_unanswered`.
+        A kind that the server does not know has no objects, since it is not installed; but every cluster has those of
+        the core group, so one that the server does not know is unknown. Other kinds without an answer go to
+        ``failed``, and why; see :func:`~tessera.kube.errors.note_unanswered`.
+
+        Raises:
+            ApiError: another refusal, or an internal error while ``failed`` is None.
+            OSError: no answer came, and ``failed`` is None.
         """
         try:
             return (await self.list(resource, namespace, field_selector=field_selector)).items
-        except NotFound:
-            return ()
         except (ApiError, OSError) as error:
+            if isinstance(error, NotFound):
+                return () if resource.group else None
             if not isinstance(error, Forbidden):
                 note_unanswered(resource.plural, error, failed)
             return None
