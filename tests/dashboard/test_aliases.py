@@ -12,9 +12,10 @@ from tessera.api.nodes.usage import CardUsage, DeviceUsage, EndedLease, JoinedCa
 from tessera.api.queues import Queue
 from tessera.controller.cluster.volumes import NodeModels
 from tessera.dashboard.aliases import Aliases
+from tessera.explain.claim_objects import ClaimObjects
 from tessera.explain.snapshot import OrderObjects, Snapshot
 from tessera.forecast.queue_page import ExpectedStart, QueuedPod, QueuePage
-from tessera.kube.resources import CoreEvent, Lease
+from tessera.kube.resources import CoreEvent, Deployment, Lease, ReplicaSet, ResourceQuota
 from tessera.reasons.reason import Blocker, Full
 from tessera.visibility import FULL, Redactor, Visibility
 
@@ -225,11 +226,23 @@ def test_nothing_of_a_snapshot_that_the_page_does_not_mirror_reaches_a_reader() 
         now=1.0,
         events=[CoreEvent(message="secret")],
         leases=[Lease()],
+        quotas=[ResourceQuota()],
+        deployments=[Deployment()],
+        replica_sets=[ReplicaSet()],
+        claims=ClaimObjects(),
+        pages=[NodeUsage(node="node-secret")],
+        hides_labels=True,
         forbidden=frozenset({"pods"}),
         failed={"pods": "secret"},
         page=QUEUE,
         unanswered=[SilentNode(node="node-secret", reason="secret")],
     )
     assert Aliases(Visibility(namespaces=frozenset({"team-a"})), REDACTOR).hide(given) == Snapshot(
-        now=1.0, pods=[], nodes=[], instaslices=[], order=OrderObjects(namespaces=[], queues=[], models=[])
+        now=1.0,
+        pods=[],
+        nodes=[],
+        instaslices=[],
+        order=OrderObjects(namespaces=[], queues=[], models=[]),
+        hides_labels=True,
+        forbidden=frozenset({"pods"}),
     )

@@ -56,13 +56,15 @@ class Aliases:
         self._redactor = redactor
 
     def hide(self, objects: Snapshot) -> Snapshot:
-        """What the page mirrors as the reader may see it; anything else of a snapshot is left out."""
+        """What the page mirrors as the reader may see it, within the limits of the snapshot; all else is left out."""
         return Snapshot(
             now=objects.now,
             pods=[self._pod(each) for each in objects.pods],
             nodes=[self._node_object(each) for each in objects.nodes],
             instaslices=[self._instaslice(each) for each in objects.instaslices],
             order=self._order(objects.order),
+            forbidden=objects.forbidden,
+            hides_labels=objects.hides_labels,
         )
 
     def _order(self, order: OrderObjects) -> OrderObjects:
