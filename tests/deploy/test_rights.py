@@ -65,7 +65,7 @@ VERBS = {
     "get": ("get",),
     "list": ("list",),
     "list_allowed": ("list",),
-    "_list": ("list",),  # of ClusterSource: a page of what concerns one pod
+    "_list": ("list",),  # reads one page, or what concerns one object
     "page": ("list",),
     "create": ("create",),
     "merge_patch": ("patch",),

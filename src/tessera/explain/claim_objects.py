@@ -7,7 +7,6 @@ nobody plans for claims here, since without the published devices every claim wo
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 from tessera.claims.controller.claim_profiles import ClaimProfiles, ProfileReader
 from tessera.claims.controller.published_devices import PublishedDevices
@@ -19,8 +18,6 @@ from tessera.dra.resource_slices import RESOURCE_SLICES, ResourceSlice
 from tessera.kube.client import Client
 from tessera.kube.resources import Pod
 from tessera.kube.resources.meta import key_of
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ What the API server does not answer does too, and is named.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from tessera.api.names import LAST_GATES, MODEL_LABEL
 from tessera.api.pod_annotations import POD_GROUP_LABEL, POD_GROUPS, read_pod_group
@@ -20,8 +20,6 @@ from tessera.kube.resources import NAMESPACES, Pod
 
 if TYPE_CHECKING:
     from tessera.controller.cluster.volumes import NodeModels
-
-T = TypeVar("T")
 
 
 async def read_order_lists(client: Client, failed: dict[str, str] | None = None) -> OrderObjects:

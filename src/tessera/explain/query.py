@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from tessera.forecast.queue_page import QueuePage
     from tessera.kueue.positions import QueueReading
     from tessera.provisioning.milestones import ProvisioningRecord
-
-T = TypeVar("T")
 
 _WORKLOADS: dict[str, Resource[Any]] = {
     "deployment": DEPLOYMENTS,

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -22,8 +22,6 @@ from tessera.clock import Clock, SystemClock
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden, describe_unanswered, note_unanswered
 from tessera.kube.resources import NODES, PODS, Node, Pod
-
-T = TypeVar("T")
 
 #: Least seconds between two readings that are handed out, and the time between two readings of the agents' pages.
 PAUSE, PERIOD = 0.5, 5.0

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,8 +23,6 @@ from tessera.observe.usage_rows import CardRow, LeaseRow, TeamRow, card_rows, le
 
 if TYPE_CHECKING:  # only a view of services needs them
     from tessera.observe.service_rows import ServiceRow
-
-T = TypeVar("T")
 
 #: Begins the note of a reading without teams.
 TEAMS_UNKNOWN = "each namespace is shown as a team, since the record of GPU-hours cannot be read"

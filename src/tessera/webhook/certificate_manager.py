@@ -325,7 +325,7 @@ class CertificateManager:
         return all(first <= authority_fingerprints(each) for each in self._trusted_bundles())
 
     async def _make_trusted(self, bundle: bytes, now: float) -> bool:
-        """Adds authorities that the API server trusts; False while there is no configuration to write to."""
+        """Adds authorities to those that the API server trusts; False while there is no configuration to write to."""
         item = self._configurations.object
         if item is None:
             return False

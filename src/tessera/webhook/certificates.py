@@ -101,7 +101,8 @@ def join_bundles(bundles: Iterable[bytes], now: float) -> bytes:
 def widen_trust(present: Iterable[bytes], own: Iterable[bytes], now: float) -> str | None:
     """The ``caBundle`` in which own authorities come before those that are trusted; None if each bundle has them.
 
-    No valid authority goes, so that replicas, older and newer ones, do not undo each other's work.
+    No valid authority goes while there are at most :data:`AUTHORITIES`, so that replicas, older and newer ones, do not
+    undo each other's work.
     """
     bundles, wanted = list(present), join_bundles(own, now)
     if all(authority_fingerprints(wanted) <= authority_fingerprints(each) for each in bundles):
