@@ -1,11 +1,19 @@
 """Names that fit, leftovers that go."""
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from tessera.kubelet.sockets import PLUGIN_DIR, file_identity, list_plugin_sockets, plugin_socket, remove_leftovers
+from tessera.kubelet.sockets import (
+    PLUGIN_DIR,
+    file_identity,
+    list_plugin_sockets,
+    make_newest,
+    plugin_socket,
+    remove_leftovers,
+)
 
 LONGEST = "nvidia.com/mig-1g.24gb.me.all"
 
@@ -35,6 +43,19 @@ def test_sockets_of_one_resource_know_each_other(folder: Path) -> None:
     for path in (mine, other, plugin_socket(folder, "nvidia.com/mig-1g.5gb.me"), plugin_socket(folder, LONGEST)):
         path.touch()
     assert list_plugin_sockets(mine) == {other.name}
+
+
+@pytest.mark.parametrize("ahead", [-3600, 0, 3600])
+def test_a_new_socket_is_the_newest_also_within_a_tick_and_after_the_clock_was_set_back(
+    folder: Path, ahead: int
+) -> None:
+    older, newer = folder / "z.sock", folder / "a.sock"
+    for path in (older, newer):
+        path.touch()
+    made = newer.stat().st_mtime_ns
+    before = made + ahead * 10**9
+    os.utime(older, ns=(before, before))
+    assert make_newest(newer) == newer.stat().st_mtime_ns == max(made, before + 1)
 
 
 def test_sockets_that_nobody_listens_on_are_removed(folder: Path) -> None:

@@ -7,6 +7,7 @@ with its own view of the folder, so the longer of that and ours counts.
 import glob
 import os
 import socket
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -58,6 +59,20 @@ def claim_sockets(driver: str, registry: Path, folder: Path) -> tuple[Path, Path
         if longest > _LONGEST_PATH:
             raise ValueError(f"socket {socket_}: its path has {longest} bytes and may have {_LONGEST_PATH}")
     return sockets
+
+
+def make_newest(path: Path) -> int:
+    """Gives a new socket a later time than all others in its folder have; returns that time, in ns since 1970.
+
+    The kernel's own would not do: two sockets that are made within a tick, some ms, may have the same time, and one
+    that is made after the machine's clock was set back an earlier one.
+    """
+    times = [path.stat().st_mtime_ns]
+    for other in set(path.parent.glob("*.sock")) - {path}:
+        with suppress(FileNotFoundError):
+            times.append(other.stat().st_mtime_ns + 1)
+    os.utime(path, ns=(max(times), max(times)))
+    return max(times)
 
 
 def list_plugin_sockets(path: Path) -> frozenset[str]:

@@ -32,7 +32,7 @@ from tessera.kubelet.plugin_server import iterate_until, start_grpc
 from tessera.kubelet.proto import dra_pb2 as dra
 from tessera.kubelet.proto import drahealth_pb2 as health
 from tessera.kubelet.proto import pluginregistration_pb2 as registration
-from tessera.kubelet.sockets import claim_sockets, is_listening, remove_leftovers
+from tessera.kubelet.sockets import claim_sockets, is_listening, make_newest, remove_leftovers
 from tessera.kubelet.wire import (
     CLAIM_HEALTH,
     CLAIM_SERVICES,
@@ -83,7 +83,7 @@ class ClaimServer:
         self._handed_on: set[asyncio.Future[Any]] = set()
         #: Of the two folders.
         self._watches: tuple[FolderWatch, FolderWatch]
-        #: When the socket for claims was bound.
+        #: When the socket for claims was bound, as its file says, in ns since 1970.
         self._bound_ns = 0
         self._has_handed_on = False
         #: Socket that kubelet finds, and the one that serves claims.
@@ -115,7 +115,7 @@ class ClaimServer:
                 for server, socket in zip(servers, (self.claims, self.registration), strict=True):
                     server.add_insecure_port(f"unix:{socket}")
                     if socket == self.claims:
-                        self._bound_ns = socket.stat().st_mtime_ns
+                        self._bound_ns = make_newest(socket)
                     await start_grpc(server)
                 await self._wait_until_removed(in_registry, in_folder)
             except asyncio.CancelledError:
