@@ -106,11 +106,24 @@ def test_a_change_is_written_after_the_pause(fields: dict[str, Any]) -> None:
     assert one.event == (fields.get("start") == ExpectedStart())
 
 
-def test_a_write_that_failed_is_due_again() -> None:
+def test_a_write_that_failed_is_due_again_with_its_event() -> None:
     announcer = Announcer()
     _told(announcer, ROW, NOW)
-    announcer.forget(PodUid("u1"))
-    assert len(_told(announcer, ROW, NOW + 15)) == 1
+    announcer.note_failure(PodUid("u1"))
+    assert not _told(announcer, ROW, NOW + TELL_AFTER - 1)
+    (again,) = _told(announcer, ROW, NOW + TELL_AFTER)
+    assert again.event
+    assert not _told(announcer, ROW, NOW + 2 * TELL_AFTER)
+
+
+def test_writes_that_always_fail_keep_no_other_pod_from_its_turn() -> None:
+    announcer = Announcer()
+    rows = [_changed(uid=f"u{number}", name=f"p{number}") for number in range(QUEUE_WRITES + 10)]
+    for one in announcer.choose(rows, NOW):
+        announcer.note_failure(one.uid)
+    second = [one.uid for one in announcer.choose(rows, NOW + TELL_AFTER)]
+    assert second[:10] == [f"u{number}" for number in range(QUEUE_WRITES, QUEUE_WRITES + 10)]
+    assert len(second) == QUEUE_WRITES
 
 
 def test_writes_are_bounded_and_everybody_has_a_turn() -> None:

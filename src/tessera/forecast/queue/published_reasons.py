@@ -28,7 +28,7 @@ Rules:
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import msgspec
@@ -305,11 +305,19 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """The last row that a pod was told, and its time; ``early`` if less than ``PAUSE`` after the one before."""
+    """The last row that a pod was told, and when.
+
+    Attributes:
+        at: the time, seconds since 1970.
+        row: the row.
+        early: it came less than ``PAUSE`` after the one before.
+        failed: the write failed.
+    """
 
     at: float
     row: QueuedPod
     early: bool = False
+    failed: bool = False
 
 
 class Announcer:
@@ -328,13 +336,15 @@ class Announcer:
         due.sort(key=lambda row: self._told[PodUid(row.uid)].at if PodUid(row.uid) in self._told else 0.0)
         return [self._announce(row, now) for row in due[:QUEUE_WRITES]]
 
-    def forget(self, uid: PodUid) -> None:
-        """Notes that a write failed: the pod is told again in a later round."""
-        self._told.pop(uid, None)
+    def note_failure(self, uid: PodUid) -> None:
+        """Notes that a write failed: the pod is told again after ``TELL_AFTER``, those that waited longer before it."""
+        if uid in self._told:
+            self._told[uid] = replace(self._told[uid], failed=True)
 
     def _announce(self, row: QueuedPod, now: float) -> Announcement:
         uid = PodUid(row.uid)
-        before = self._told.get(uid)
+        last = self._told.get(uid)
+        before = None if last is None or last.failed else last
         self._told[uid] = _Told(now, row, early=before is not None and now - before.at < PAUSE)
         event = before is None or _kind(before.row) != _kind(row)
         return Announcement(
@@ -354,6 +364,8 @@ class Announcer:
         before = self._told.get(PodUid(row.uid))
         if before is None:
             return True
+        if before.failed:
+            return now - before.at >= TELL_AFTER
         early = before.row.reason != row.reason and not before.early
         return now - before.at >= (TELL_AFTER if early else PAUSE) and _has_changed(before.row, row, now)
 

@@ -198,7 +198,7 @@ class QueueTask:
             except (ApiError, OSError) as error:
                 if not self._outages.note_failure(error):
                     _log.info("condition of pod %s/%s: %s", one.namespace, one.name, error)
-                self._announcer.forget(one.uid)
+                self._announcer.note_failure(one.uid)
                 return
         self._outages.note_answer()
         (self._told.add if one.waits else self._told.discard)(one.uid)
