@@ -13,10 +13,10 @@ import pytest
 
 from tessera.clock import SystemClock
 from tessera.nvml.asynchronous import AsyncNvml, ThreadedNvml
-from tessera.nvml.errors import DriverMismatch, InUse
+from tessera.nvml.errors import DriverMismatch, InUse, NvmlError
 from tessera.nvml.interface import ComputeMode, GpuEvent, GpuEventKind, GpuProcess, Nvml
 from tessera.nvml.simulated.machine_access import InlineNvml
-from tessera.nvml.simulated.machine_state import ANY, SimEvent
+from tessera.nvml.simulated.machine_state import ANY, SimEvent, SimulatedFault
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 
 
@@ -117,6 +117,18 @@ async def test_an_event_wakes_who_waits(machine: SimulatedMachine) -> None:
         machine.report(SimEvent(GpuEventKind.XID, gpu, 94))
         assert await waiting == GpuEvent(kind=GpuEventKind.XID, gpu=gpu, xid=94)
         assert await nvml.wait_event(0.001) is None
+
+
+async def test_a_fault_that_takes_the_place_of_another_wakes_who_waits(machine: SimulatedMachine) -> None:
+    with machine.change() as state:
+        state.faults = [SimulatedFault("devices", 999)]
+    async with InlineNvml(machine, SystemClock()) as nvml, asyncio.timeout(20):
+        waiting = asyncio.create_task(nvml.wait_event(60))
+        await asyncio.sleep(0)
+        with machine.change() as state:
+            state.faults = [SimulatedFault("wait_event", 999)]
+        with pytest.raises(NvmlError):
+            await waiting
 
 
 async def test_an_event_of_another_process_is_found(state: Path) -> None:

@@ -265,7 +265,7 @@ def _applies(fault: SimulatedFault, operation: str, gpu: str | None) -> bool:
 
 def _event_part(machine: MachineState) -> object:
     """The part of a machine that decides when its next event comes."""
-    return machine.driver_version, len(machine.faults), len(machine.events)
+    return machine.driver_version, tuple((each.operation, each.gpu) for each in machine.faults), tuple(machine.events)
 
 
 T = TypeVar("T")
