@@ -225,3 +225,22 @@ async def test_nothing_is_told_of_a_node_while_its_label_is_written(desk: Desk) 
     await desk.do(desk.tell(node, DriverPhase.PULLING), desk.show(node))
     assert desk.writes == 3
     assert desk.server.audit.codes[409] == 0
+
+
+async def test_writes_of_nodes_that_hang_leave_connections_to_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging: list[str] = []
+
+    async def hang(*arguments: Any, **_options: Any) -> None:
+        hanging.append(arguments[1])
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(desk.client, "merge_patch", hang)
+    async with asyncio.TaskGroup() as group:
+        for number in range(300):
+            desk.acting.start(WriteStatus(node=f"n{number}", uid=f"uid-{number}", status=None), group)
+        await asyncio.sleep(0.1)
+        assert len(hanging) == 64
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()

@@ -68,9 +68,10 @@ _log = logging.getLogger(__name__)
 CONDITION_MANAGER = "tessera-instaslices"
 #: Field manager of the status of Queue objects.
 QUEUE_MANAGER = "tessera-queues"
-#: Limit on pods patched at the same time, each over its own connection: as many as a server that takes half a second
-#: must answer at once, for about a hundred pods a second. Nodes are far fewer and have no limit.
-_PODS_AT_ONCE = 64
+#: Limit on pods patched at the same time, and on all other writes: each has a connection of its own meanwhile, of the
+#: client's 200. With so many, a server that takes half a second for each answers for a hundred a second, and writes of
+#: nodes that hang keep no pod's write waiting.
+_AT_ONCE = 64
 #: Seconds after which a refused ungating is tried again, if the reason can pass by itself.
 _RECONSIDER = 60.0
 
@@ -106,7 +107,7 @@ class SliceExecutor:
         self._clock = clock
         self._executor: Executor[Write] = Executor(self, wake=wake, rng=rng)
         self._outages = OutageLog(_log, "writes of slices and pods", clock)
-        self._pod_slots = asyncio.Semaphore(_PODS_AT_ONCE)
+        self._pod_slots, self._other_slots = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(_AT_ONCE)
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Begins an instruction in a task of ``group``."""
@@ -132,8 +133,9 @@ class SliceExecutor:
 
     async def perform(self, write: Write) -> Hold:
         """Sends a write. While the server is slow, a node's key pauses after a write of states."""
-        began = self._clock.monotonic()
-        await self._send(write)
+        async with self._pod_slots if isinstance(write, Ungate | ReportPodCondition) else self._other_slots:
+            began = self._clock.monotonic()
+            await self._send(write)
         self._outages.note_answer()
         self._metrics.writes.labels(type(write).__name__).inc()
         pause = _pause_seconds(write, self._clock.monotonic() - began)
@@ -195,9 +197,8 @@ class SliceExecutor:
                 if self._slicer.intake.knows_object(write.node):  # else its deletion was seen before this answer
                     self._slicer.handle(InstasliceObserved(item))
             case Ungate():
-                async with self._pod_slots:
-                    body = write.body()
-                    pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
+                body = write.body()
+                pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
                 if created := parse_time_or_zero(pod.metadata.creation_timestamp):
                     self._metrics.waits.observe(max(0.0, self._clock.now() - created))
                 if self._slicer.intake.knows_pod(write.uid):  # else its deletion was seen before this answer
@@ -207,8 +208,7 @@ class SliceExecutor:
             case ReportNodeCondition():
                 await self._report_node(write)
             case ReportPodCondition():
-                async with self._pod_slots:
-                    pod = await self._report_pod(write)
+                pod = await self._report_pod(write)
                 if self._slicer.intake.knows_pod(write.uid):
                     self._slicer.handle(PodObserved(read_pod(pod)))
             case Evict():

@@ -54,6 +54,9 @@ _log = logging.getLogger(__name__)
 SEEN_SECONDS = 2.0
 #: Seconds after which an instruction that needs Tessera's own image is tried again.
 _IMAGE_UNKNOWN_SECONDS = 30.0
+#: Limit on writes at the same time: each has a connection of its own meanwhile, of the 200 that all parts of the
+#: controller share, so that writes that hang keep none of the others waiting.
+_AT_ONCE = 64
 #: Field manager of the condition and of the toolkit's DaemonSet; it owns every field that it applies.
 CONDITIONS_MANAGER = "tessera-drivers"
 
@@ -84,6 +87,7 @@ class DriverExecutor:
         self._image = image
         self._toolkit_spec = toolkit_spec
         self._executor: Executor[Instruction] = Executor(self, wake=wake, rng=runtime.rng)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Starts an instruction, unless its object is busy or another write of the same node has to come first."""
@@ -125,8 +129,9 @@ class DriverExecutor:
     async def perform(self, instruction: Instruction) -> Hold:
         """Sends an instruction's writes; its key is held until a watch shows the change."""
         try:
-            if self._may_act():
-                await self._send(instruction)
+            async with self._slots:
+                if self._may_act():
+                    await self._send(instruction)
         except DriverConfigError as error:
             self._note_problem(instruction, str(error))
             return self._executor.back_off(instruction_key(instruction))

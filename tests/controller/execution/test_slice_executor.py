@@ -219,6 +219,28 @@ async def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(cluster: S
     assert cluster.states(pod) == ("ungated", "created")
 
 
+async def test_writes_of_nodes_that_hang_keep_no_pod_waiting_and_leave_connections_free(cluster: SlicerCluster) -> None:
+    class Hanging(Wire):
+        async def request(self, request: Request) -> Response:
+            if "/pods/" not in request.path:
+                self.requests.append(request)
+                await asyncio.Event().wait()
+            return await super().request(request)
+
+    wire = Hanging(stored(metadata={"name": "a", "namespace": "default", "uid": "uid-a"}))
+    desk = Desk(cluster, wire)
+    async with asyncio.TaskGroup() as group:
+        for number in range(300):
+            desk.executor.start(DeleteObject(node=NodeName(f"n{number}"), uid=f"object-{number}"), group)
+        await asyncio.sleep(0.1)
+        assert len(wire.requests) == 64
+        desk.executor.start(Ungate(uid=PodUid("uid-a"), namespace="default", name="a", hostname="n1"), group)
+        await asyncio.sleep(0.1)
+        assert [each.path for each in wire.requests[64:]] == ["/api/v1/namespaces/default/pods/a"]
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+
 def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(cluster: SlicerCluster) -> None:
     wire = Wire(stored(metadata={"name": "n1", "uid": "node-1"}))
 
