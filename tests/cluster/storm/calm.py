@@ -132,9 +132,15 @@ async def _serve(s: Scene, version: str, names: list[str]) -> None:
 
 def _is_right(s: Scene, name: str, version: str) -> bool:
     """True if a node serves with a version, and nothing about it has failed."""
-    seen = s.lab.nodes.cache.get(name)
-    failed = seen is None or seen.metadata.labels.get(UPGRADE_STATE_LABEL) == UpgradeState.FAILED.value
-    return not failed and s.lab.serves(name) and _loaded(s, name) in {version, branch(version)}
+    return not _has_failed(s, name) and s.lab.serves(name) and _loaded(s, name) in {version, branch(version)}
+
+
+def _has_failed(s: Scene, name: str) -> bool:
+    """True if a node is not there, or it is told of a failure: also of a better way to the version that it has."""
+    seen, told = s.lab.nodes.cache.get(name), s.lab.told(name)
+    if seen is None or seen.metadata.labels.get(UPGRADE_STATE_LABEL) == UpgradeState.FAILED.value:
+        return True
+    return told is not None and "failed" in told.reason
 
 
 async def _ask_again(s: Scene, name: str) -> None:
@@ -142,8 +148,7 @@ async def _ask_again(s: Scene, name: str) -> None:
     seen, told = s.lab.nodes.cache.get(name), s.lab.told(name)
     if seen is None or told is None or REQUESTED_ANNOTATION in seen.metadata.annotations:
         return
-    failed = seen.metadata.labels.get(UPGRADE_STATE_LABEL) == UpgradeState.FAILED.value
-    if s.lab.serves(name) and (failed or "failed" in told.reason):
+    if s.lab.serves(name) and _has_failed(s, name):
         await s.annotate(name, REQUESTED_ANNOTATION, "true")
 
 
