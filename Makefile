@@ -79,7 +79,7 @@ unit: $(VENV)/.compiled
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=3600
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=14400
 
 image: $(VENV)/.dev  ## the image of both platforms as an OCI layout in dist/image, without a container engine
 	@scripts/need-debian $(VENV)/tools umoci

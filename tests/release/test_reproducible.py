@@ -63,7 +63,7 @@ def test_an_image_of_a_commit_and_a_time_is_always_the_same(tmp_path: Path) -> N
 def test_plugin_archives_of_a_commit_and_a_time_are_always_the_same(tmp_path: Path) -> None:
     first, second = make_twice("plugin", tmp_path)
     assert digests(first) == digests(second)
-    assert digests(first).keys() == {"tessera.yaml", *(archive_name(each, of_checkout()) for each in PLUGINS)}
+    assert digests(first).keys() == {"tessera-gpu.yaml", *(archive_name(each, of_checkout()) for each in PLUGINS)}
 
 
 def configurations(layout: Path) -> Iterator[Mapping[str, Any]]:

@@ -130,7 +130,7 @@ def test_interrupted_it_says_so_and_goes_on_when_run_again(top: Path, moment: st
     folder, env = copy(top / "tessera"), environment(top / "home")
     code, said = interrupt(folder, lambda: any((folder / ".venv").glob(moment)), env)
     assert code != 0
-    assert "nterrupt" in said
+    assert "nterrupt" in said or said.endswith("Stop.\n")  # so make says it between two programs
     assert "Traceback" not in said
     succeeds(folder, "make", "demo", env=env)
 

@@ -71,6 +71,7 @@ def test_a_pod_gets_its_slice_from_the_processes_of_the_image(cluster: RunningLa
             cluster.eventually(lambda: "mig-3g.20gb" in cluster.kubectl("get", "node", "node-1", "-o", "yaml"))
             cluster.apply(RunningLab.pod("p", {"nvidia.com/mig-3g.20gb": 1}))
             cluster.eventually(lambda: cluster.get("pod", "p")["status"]["phase"] == "Running")
+            cluster.eventually(lambda: cluster.slices("node-1"))  # a slow agent reports what it made when the pod runs
             (result,) = cluster.slices("node-1").values()
             assert result["migPlacement"]["size"] == 4
             assert [each.poll() for each in processes] == [None, None]
