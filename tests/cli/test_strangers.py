@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.objects import KUBECONFIG, Objects, encoded, objects, serving
+from tests.support.terminal import on_terminal
 
 from tessera.cli.base.connection import describe_error
 from tessera.cli.main import main
@@ -174,3 +175,12 @@ def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
             running.send_signal(signal.SIGINT)
             _, told = running.communicate(timeout=30)
     assert (running.returncode, told) == (130, b"\n")
+
+
+def test_ctrl_c_at_a_question_is_an_answer(server: tuple[Objects, str]) -> None:
+    there, kubeconfig = server
+    there.refused = frozenset({"daemonsets"})
+    with on_terminal("uninstall", "--kubeconfig", kubeconfig, env=os.environ) as screen:
+        screen.until("[y/N]: ")
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.process.wait(timeout=60) == 130

@@ -1,6 +1,5 @@
 """``tessera accept``: reads and judges all that Tessera uses of a machine's cards, before they get work."""
 
-import asyncio
 import math
 import signal
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import check_cards
-from tessera.cli.base.process import run_within
+from tessera.cli.base.process import run_command, run_within
 
 if TYPE_CHECKING:
     from tessera.accept.acceptance import Trials
@@ -121,7 +120,7 @@ def command(
     else:
         seconds = math.ceil(timeout)
         run = _accept_node(node, trials, pod=pod, seconds=seconds, kubeconfig=kubeconfig, context=context)
-        document = asyncio.run(run)
+        document = run_command(run)
     if output.for_programs:
         output.show(document if identified else hide_names(document), ())
     else:

@@ -3,7 +3,6 @@
 A person names the card as NODE/INDEX; it is found by what the node's agent has published on the Node.
 """
 
-import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import msgspec
 
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say
+from tessera.cli.base.process import run_command
 from tessera.text import UserError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def command(*, card: _NamedCard, reason: str, kubeconfig: Path | None, context: 
       tessera cordon gpu-1/0 --reason 'fan is loud'
       tessera cordon gpu-1/0 --reason 'ECC errors, ticket 4711'
     """
-    asyncio.run(_cordon(card, reason, kubeconfig, context))
+    run_command(_cordon(card, reason, kubeconfig, context))
 
 
 async def _cordon(named: _NamedCard, reason: str, kubeconfig: Path | None, context: str | None) -> None:
@@ -149,7 +149,7 @@ def uncordon(*, card: _NamedCard, kubeconfig: Path | None, context: str | None) 
     Examples:
       tessera uncordon gpu-1/0
     """
-    asyncio.run(_uncordon(card, kubeconfig, context))
+    run_command(_uncordon(card, kubeconfig, context))
 
 
 async def _uncordon(named: _NamedCard, kubeconfig: Path | None, context: str | None) -> None:

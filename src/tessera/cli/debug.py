@@ -1,6 +1,5 @@
 """``tessera debug``: fetches the decisions that a process recorded, and replays them with this version's code."""
 
-import asyncio
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from tessera.api.names import SYSTEM_NAMESPACE
 from tessera.cli.base.connection import CommandError, cluster_options, connect_transport, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.process import run_command
 
 if TYPE_CHECKING:
     from tessera.kube.client import Client
@@ -60,7 +60,7 @@ def record(
       tessera debug record node-1.json --node node-1
     """
     if here:
-        sys.stdout.buffer.write(asyncio.run(_fetch_here()))
+        sys.stdout.buffer.write(run_command(_fetch_here()))
         return
     if file is None:
         raise click.UsageError("name the FILE to write the records into")
@@ -68,7 +68,7 @@ def record(
         raise CommandError(f"error: the folder {file.parent} does not exist; create it, or name another FILE")
     if node == "":
         raise click.UsageError("--node needs the name of a node")
-    found = asyncio.run(_fetch(namespace, node, kubeconfig, context))
+    found = run_command(_fetch(namespace, node, kubeconfig, context))
     file.write_bytes(found)
     from tessera.text import count_noun
 

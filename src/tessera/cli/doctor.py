@@ -1,6 +1,5 @@
 """``tessera doctor``: examines a cluster before and after an installation."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from tessera.cli.base.connection import (
 from tessera.cli.base.console import say
 from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import check_image
+from tessera.cli.base.process import run_command
 from tessera.text import count_noun, list_names, one_line
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def command(
         raise click.UsageError("--records is for an archive: name its file with --bundle FILE")
     from tessera.doctor.facts import Verdict, worst
 
-    findings = asyncio.run(_examine(namespace, image, kubeconfig, context))
+    findings = run_command(_examine(namespace, image, kubeconfig, context))
     verdict = worst(findings)
     output.show(
         {"verdict": verdict, "findings": findings},
@@ -119,7 +119,7 @@ def _write_bundle(file: Path, namespace: str, *, records: bool, kubeconfig: Path
 
     if not file.parent.is_dir():
         raise CommandError(f"error: the folder {file.parent} does not exist; create it, or name another FILE")
-    archive = asyncio.run(_collect(namespace, kubeconfig, context, records=records))
+    archive = run_command(_collect(namespace, kubeconfig, context, records=records))
     size = archive.write(file, tessera=__version__)
     say(f"{file}: {count_noun(len(archive.files), 'file')}, {size:,} bytes; readable for you only")
     for each in archive.left_out:

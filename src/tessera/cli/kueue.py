@@ -4,7 +4,6 @@
 flavors, ClusterQueues and LocalQueues with GPU memory as quota.
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from tessera.cli.base.command_group import LazyCommands, Table
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.inputs import display_name, read_text
+from tessera.cli.base.process import run_command
 from tessera.kueue.objects import VERSIONS, Version
 from tessera.text import list_alternatives, list_names, one_line
 
@@ -150,7 +150,7 @@ def config(
     elif models is not None:
         profiles = profiles_of([model_by_short_name(name) for name in parse_models(models)])
     else:
-        profiles = asyncio.run(_cluster_profiles(kubeconfig, context))
+        profiles = run_command(_cluster_profiles(kubeconfig, context))
     if extended is None:
         say_document(write_configuration(make_configuration(profiles, version)))
         return
@@ -249,7 +249,7 @@ def queues(
                 "error: --models says nothing about CPU and memory: add --cpu and --memory, of each team"
             )
     else:
-        pools = pools_of(asyncio.run(_nodes(kubeconfig, context)), by_model=by_model)
+        pools = pools_of(run_command(_nodes(kubeconfig, context)), by_model=by_model)
     if not pools:
         raise CommandError(
             "error: no node of this cluster has cards for slices on demand; label one: kubectl label node NODE"

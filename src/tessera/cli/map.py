@@ -1,6 +1,5 @@
 """``tessera map``: every card of the cluster, with what is on it and what has room."""
 
-import asyncio
 import contextlib
 import random
 import shutil
@@ -32,6 +31,7 @@ from tessera.cli.base.grammar import (
     watch_option,
 )
 from tessera.cli.base.live_picture import Picture, fit_frame, outdated, read_again, show_pictures
+from tessera.cli.base.process import run_command
 from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
 from tessera.cli.base.tiles import WIDTH, draw, draw_summary
 from tessera.explain.fleet_map import CardFilter, known_room, select, summarize
@@ -107,9 +107,9 @@ def command(
         return chosen if pods is None else msgspec.structs.replace(chosen, pods=frozenset(map("/".join, pods)))
 
     if watches:
-        asyncio.run(_watch(nodes, home, choose_pods, kubeconfig, context, colour=paints, summary=summary))
+        run_command(_watch(nodes, home, choose_pods, kubeconfig, context, colour=paints, summary=summary))
         return
-    found, chosen = asyncio.run(_read(nodes, home, choose_pods, kubeconfig, context))
+    found, chosen = run_command(_read(nodes, home, choose_pods, kubeconfig, context))
     shown = choose(found, nodes, chosen)
     if output.for_programs:
         sums = {"models": summarize(shown.nodes), "waiting": shown.waiting}

@@ -1,6 +1,5 @@
 """``tessera provisioning``: the time that new nodes took until their cards could be used, phase by phase."""
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from tessera.cli.base.command_group import LAB_INSTALL, LAB_PACKAGE, added_modul
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
 from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.process import run_command
 
 if TYPE_CHECKING:
     from tessera.provisioning.milestones import ProvisioningRecord, WorkloadRecord
@@ -95,7 +95,7 @@ def report(
     now = SystemClock().now()
     results = [each for path in experiments for each in _experiments(path)]
     from_cluster = not files and not experiments
-    every = asyncio.run(_read_records(kubeconfig, context, namespace)) if from_cluster else _from_files(files)
+    every = run_command(_read_records(kubeconfig, context, namespace)) if from_cluster else _from_files(files)
     records, workloads = _select(every, None if since is None else parse_moment(since, now), groups)
     found = summaries(records, [By(each) for each in by])
     pods = workload_summaries(workloads)

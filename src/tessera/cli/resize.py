@@ -1,6 +1,5 @@
 """``tessera resize``: gives a running pod a bigger slice from the next start of its container on."""
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from tessera.api.names import PAUSE_IMAGE
 from tessera.cli.base.connection import cluster_options, connect, own_namespace, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.durations import Duration
+from tessera.cli.base.process import run_command
 from tessera.text import UserError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def command(
             else:
                 await begin(client, (home, pod), memory, image, None if queue else wait)
 
-    asyncio.run(run())
+    run_command(run())
 
 
 async def begin(client: "Client", at: tuple[str, str], memory: str, image: str, wait: float | None) -> None:

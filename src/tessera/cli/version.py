@@ -1,6 +1,5 @@
 """``tessera version``: this program, the cluster's API server, and the Tessera that runs there."""
 
-import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import msgspec
 from tessera import __version__
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.process import run_command
 from tessera.text import count_noun, one_line
 
 #: The commit of an image and of the kubectl plugin; their builds set it.
@@ -46,7 +46,7 @@ def command(*, alone: bool, output: Output, kubeconfig: Path | None, context: st
     document: dict[str, Any] = {"client": {"version": __version__, "commit": commit()}}
     lines = [f"tessera      {__version__}, commit {commit() or 'not known'}"]
     if not alone:
-        server, running, refused = asyncio.run(_read(kubeconfig, context))
+        server, running, refused = run_command(_read(kubeconfig, context))
         document |= {"server": server, "installed": running, "notRead": refused}
         lines += [f"Kubernetes   {server or 'not known'}", *_lines(running, refused)]
     output.show(document, lines)

@@ -265,7 +265,7 @@ async def _in_thread(serve: Callable[[], Coroutine[Any, Any, None]], on_started:
 
     def run() -> None:
         try:
-            asyncio.run(run_task())
+            asyncio.run(run_task())  # noqa: TID251 - a thread gets no signals
         except BaseException as error:
             ended.set_exception(error)
             raise

@@ -11,7 +11,6 @@ written, so that a log stays readable. Hand-written because the live line is all
 dependencies is 13 MB, and its import takes 124 ms.
 """
 
-import asyncio
 import random
 import shlex
 import shutil
@@ -30,6 +29,7 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli.base.connection import connect, report_errors
 from tessera.cli.base.console import say, say_coloured, say_document, say_json_text, say_live, shows_colours
+from tessera.cli.base.process import run_command
 from tessera.cli.base.tiles import draw
 from tessera.clock import Clock, SystemClock
 from tessera.explain.card_map import cards_of
@@ -209,7 +209,7 @@ def command(keep: bool) -> int:
         with _lab(progress, keep=keep) as lab:
             if keep:
                 say("", f"Look at it in a browser: {lab.page}", "")
-            asyncio.run(_play(lab, progress, clock, keep=keep))
+            run_command(_play(lab, progress, clock, keep=keep))
             if keep:
                 kept_demo.play_scenario(lab)
             _summary(progress)

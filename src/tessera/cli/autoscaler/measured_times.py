@@ -1,6 +1,5 @@
 """Reads measured times from a file, or from the records of a cluster."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import msgspec
 from tessera.api.problems import FileRefused
 from tessera.cli.base.connection import CommandError, connect
 from tessera.cli.base.inputs import display_name, read_text
+from tessera.cli.base.process import run_command
 from tessera.nesting import decode_json
 from tessera.provisioning.history import RECORDS_KEY
 from tessera.provisioning.report import read_records
@@ -43,7 +43,7 @@ def times_and_facts(
         async with connect("tessera-autoscaler", kubeconfig, context) as client:
             return await read_cluster(client)
 
-    return asyncio.run(read())
+    return run_command(read())
 
 
 def _read(file: Path) -> "tuple[GroupTimes, ...]":

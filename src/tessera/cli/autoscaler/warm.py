@@ -1,6 +1,5 @@
 """``tessera autoscaler warm``: computes how many nodes to keep warm, and prints the placeholder pods for them."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from tessera.cli.base.console import say, say_document
 from tessera.cli.base.durations import Duration
 from tessera.cli.base.grammar import Output, output_option
 from tessera.cli.base.inputs import Number
+from tessera.cli.base.process import run_command
 from tessera.nesting import decode_json
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def command(
             say(f"warning: {SIMULATED}; do not size a real pool by them", err=True)
             say(f"# {SIMULATED}")
         one = Placeholder(name="tessera-warm", resource=resource, count=gpus, selector=selector)
-        if output.form == "pool" and asyncio.run(_serves_buffers(kubeconfig, context)):
+        if output.form == "pool" and run_command(_serves_buffers(kubeconfig, context)):
             _print(capacity_buffer(one, chosen.nodes))
             return
         chosen_priority = max(CUTOFF, cutoff) if priority is None else priority

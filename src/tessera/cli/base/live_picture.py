@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tessera.cli.base.connection import connect, describe_error
 from tessera.cli.base.console import COLOUR, write_frame
+from tessera.cli.base.process import run_command
 from tessera.clock import Clock, SystemClock
 from tessera.text import age, one_line
 
@@ -73,7 +74,7 @@ def read_or_watch(
                 await show_pictures(read_again(read_picture, SystemClock(), _INTERVAL))
             return await read(client)
 
-    return asyncio.run(run())
+    return run_command(run())
 
 
 def answer_picture(lines: Callable[[int], Iterable[str]], notes: Sequence[str]) -> Picture:

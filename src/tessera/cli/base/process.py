@@ -15,6 +15,8 @@ import click
 from tessera.cli.base.console import say
 from tessera.text import lines, one_line
 
+T = TypeVar("T")
+
 #: Most characters: one line of a process's log. Answers of the API server fit; a text of others cannot fill the log.
 LOG_LINE = 8_000
 #: Most decisions of each decider that a process keeps (`--record`). Minutes of a busy cluster; more would fill the
@@ -37,6 +39,49 @@ def run_process(main: Coroutine[Any, Any, Any], *, on_uvloop: bool = True) -> No
     reduce_garbage_collection()
     with asyncio.Runner(loop_factory=_uvloop() if on_uvloop else None) as runner:
         runner.run(_run_until_signal(main))
+
+
+def run_command(main: Coroutine[Any, Any, T]) -> T:
+    """The result of a command's coroutine. Ctrl-C cancels it and waits for its end; a second one does not wait.
+
+    ``asyncio.run`` cancels from within the signal's handler, wherever the loop is then: where that is between a
+    callback's look at a future and its result, a traceback is written to the user's terminal. Here the loop cancels.
+
+    Raises:
+        KeyboardInterrupt: the user pressed Ctrl-C.
+    """
+    interrupted = False
+    # Another thread gets no signals, and a shell's background job ignores this one.
+    is_interruptible = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+    async def run() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def interrupt(_number: int, _frame: object) -> None:
+            nonlocal interrupted
+            if interrupted or task is None:
+                raise KeyboardInterrupt
+            interrupted = True
+            loop.call_soon_threadsafe(task.cancel)
+
+        if not is_interruptible:
+            return await main
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            return await main
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(run())
+        except asyncio.CancelledError:
+            if interrupted:
+                raise KeyboardInterrupt from None
+            raise
 
 
 def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -140,9 +185,6 @@ def metrics_access_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Who may read /metrics, which names pods of all namespaces: accounts with the right to get /metrics, by"
         " their token, or everybody.",
     )(command)
-
-
-T = TypeVar("T")
 
 
 def run_within(seconds: float, work: Callable[[], T], *, hung: str) -> T:

@@ -9,6 +9,7 @@ import msgspec
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say, say_document
+from tessera.cli.base.process import run_command
 from tessera.cli.driver.subjects import pool_of
 from tessera.clock import SystemClock
 from tessera.driver.build.builds import BuildJobs
@@ -136,7 +137,7 @@ def command(
     elif dry_run:
         say_document(_manifests_to_run(wanted, tool))
     else:
-        asyncio.run(_build(wanted, kubeconfig, context, wait=wait))
+        run_command(_build(wanted, kubeconfig, context, wait=wait))
 
 
 def _write(order: BuildOrder, folder: Path) -> None:

@@ -13,6 +13,7 @@ import click
 from tessera.cli.base.connection import cluster_options, connect, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.grammar import Output
+from tessera.cli.base.process import run_command
 from tessera.cli.base.simulated_cluster import lab_registries
 from tessera.cli.driver.pool_images import align_columns
 from tessera.cli.driver.registry_access import (
@@ -156,10 +157,10 @@ def command(
         *kernels_in_toolkits(toolkit_release, release_info, large_pages=large_pages),
     ]
     if cluster:
-        report = asyncio.run(_report_for_context(access, kernels, announce, kubeconfig, context))
+        report = run_command(_report_for_context(access, kernels, announce, kubeconfig, context))
     else:
         policy = policy_of_command_line(ImageSource(repository=repository, image=image, version=driver))
-        report = asyncio.run(_report_for_policy(access, kernels, policy))
+        report = run_command(_report_for_policy(access, kernels, policy))
     if output.for_programs:
         output.show(report_document(report), ())
     else:

@@ -14,6 +14,7 @@ from tessera.api.image_reference import parse_repository
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.grammar import Output
+from tessera.cli.base.process import run_command
 from tessera.cli.base.simulated_cluster import lab_registries
 from tessera.cli.driver.pool_images import (
     PoolImages,
@@ -102,12 +103,12 @@ def command(
     if cluster:
         if kernel or system:
             raise click.UsageError("--cluster takes kernels and systems from the nodes; leave --kernel and --os out")
-        return asyncio.run(_list_for_cluster(access, output, kubeconfig, context))
+        return run_command(_list_for_cluster(access, output, kubeconfig, context))
     if kernel and not system:
         raise click.UsageError("--kernel needs --os, for example ubuntu22.04: a tag names both")
     if kernel and system and driver:
-        return asyncio.run(_list_for_kernel(access, source, (kernel, system, arch), output))
-    return asyncio.run(_list_tags(access, source, (kernel, system, arch), output))
+        return run_command(_list_for_kernel(access, source, (kernel, system, arch), output))
+    return run_command(_list_tags(access, source, (kernel, system, arch), output))
 
 
 async def _list_for_kernel(

@@ -10,6 +10,7 @@ import msgspec
 from tessera.api.image_reference import parse
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
+from tessera.cli.base.process import run_command
 from tessera.cli.driver.pool_images import size
 from tessera.cli.driver.registry_access import (
     Access,
@@ -124,7 +125,7 @@ def command(
             raise click.UsageError(
                 "--cluster takes images and kernels from the cluster; leave --from, --kernel and --version out"
             )
-        return asyncio.run(_copy_for_cluster(access, order, (kernel_list, system), (kubeconfig, context)))
+        return run_command(_copy_for_cluster(access, order, (kernel_list, system), (kubeconfig, context)))
     if not origin or not driver or not (kernels or kernel_list):
         raise click.UsageError("give --from, --version, and --kernel with --os or --kernel-list; or --cluster alone")
     if kernels and not system:
@@ -133,7 +134,7 @@ def command(
     pools = [pool_of(kernel, system or "", each) for kernel in kernels for each in arch or (None,)]
     pools.extend(kernels_in(kernel_list, system) if kernel_list else [])
     subjects = [ImageSubject(policy=policy, pool=each) for each in dict.fromkeys(pools)]
-    return asyncio.run(_copy_without_cluster(access, order, subjects))
+    return run_command(_copy_without_cluster(access, order, subjects))
 
 
 async def _copy_without_cluster(access: Access, order: CopyOrder, subjects: Sequence[ImageSubject]) -> int:

@@ -1,6 +1,5 @@
 """``tessera install``: applies the manifests of ``deploy/``, with the settings of NVIDIA's operator if it is given."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from tessera.cli.base.inputs import (
     read_text,
 )
 from tessera.cli.base.page_options import origin_option, prometheus_options, provider_options, without_token_option
+from tessera.cli.base.process import run_command
 from tessera.cli.install.variants import PROTECTIONS
 from tessera.text import one_line
 
@@ -335,7 +335,7 @@ def command(
     if named.count(Path("-")) > 1:
         text = "only one of --values, --node-groups and --repairs can be standard input; name files for the others"
         raise CommandError(f"error: {text}")
-    saved = asyncio.run(_load(kubeconfig, context)) if reuse or show else SavedOptions()
+    saved = run_command(_load(kubeconfig, context)) if reuse or show else SavedOptions()
     if show:
         say(saved.command_line())
         return
@@ -353,7 +353,7 @@ def command(
     )
     authorities = "" if options["registry_ca"] else saved.files.get("registry_ca", "")
     texts = {"values": file, "node_groups": groups, "repairs": rules}
-    if adopt and file is None and (policy := asyncio.run(_read_policy(kubeconfig, context))):
+    if adopt and file is None and (policy := run_command(_read_policy(kubeconfig, context))):
         file = (policy, "the ClusterPolicy of the cluster")
     choices, notices = choices_from(options, file, authorities, node_groups=groups, repairs=rules)
     files = {name: each[0] for name, each in texts.items() if each}
@@ -363,7 +363,7 @@ def command(
     if output is not None:
         _show(choices, output)
         return
-    asyncio.run(_install(choices, saved, dry_run, kubeconfig, context, adopt=adopt))
+    run_command(_install(choices, saved, dry_run, kubeconfig, context, adopt=adopt))
 
 
 async def _load(kubeconfig: Path | None, context: str | None) -> "SavedOptions":

@@ -1,6 +1,5 @@
 """``tessera driver apply``: the ClusterPolicy and the NVIDIADriver that settings of NVIDIA's operator ask for."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ import msgspec
 
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
+from tessera.cli.base.process import run_command
 
 if TYPE_CHECKING:
     from tessera.clock import Clock
@@ -91,7 +91,7 @@ def command(
       tessera driver apply --no-drivers
     """
     choice = _checked(DriverChoice(values=values, config_map=config_map, drivers=drivers, dry=dry_run))
-    asyncio.run(_connect_and_apply(choice, kubeconfig, context))
+    run_command(_connect_and_apply(choice, kubeconfig, context))
 
 
 def parse_choice(arguments: Sequence[str]) -> DriverChoice:

@@ -21,6 +21,7 @@ from tessera.cli.base.grammar import (
     selected_pods,
     selector_option,
 )
+from tessera.cli.base.process import run_command
 
 if TYPE_CHECKING:
     from tessera.clock import Clock
@@ -119,9 +120,9 @@ def command(
         raise click.UsageError("-o name prints names of objects, and a team is none; take -o json")
     wanted = _Wanted(namespace, nodes, own_namespace(namespace, kubeconfig, context), selector)
     if not once and not output.for_programs and has_screen() and sys.stdin.isatty():
-        asyncio.run(_run_live(view, wanted, interval, kubeconfig, context, colours=shows_colours(colour)))
+        run_command(_run_live(view, wanted, interval, kubeconfig, context, colours=shows_colours(colour)))
         return
-    usage = asyncio.run(_read_once(wanted, view.view, kubeconfig, context))
+    usage = run_command(_read_once(wanted, view.view, kubeconfig, context))
     rows, wide = view.select(usage), output.form == "wide"
     document: dict[str, object] = {"simulated": usage.simulated, by: rows, "silent": usage.fleet.failures}
     if view.view is View.SERVICES:

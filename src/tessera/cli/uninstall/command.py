@@ -1,6 +1,6 @@
 """``tessera uninstall``: removes Tessera from a cluster."""
 
-import asyncio
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +11,7 @@ import click
 from tessera.cli.base.connection import CommandError, cluster_options, connect, report_errors
 from tessera.cli.base.console import say
 from tessera.cli.base.grammar import Output, output_option
+from tessera.cli.base.process import run_command
 from tessera.text import count_noun
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def command(
     """
     options = _options(keep_slices, keep_crds, force, timeout, from_hook, dry_run)
     may_ask = not (yes or dry_run or from_hook)
-    return asyncio.run(_uninstall(options, kubeconfig, context, output, may_ask=may_ask))
+    return run_command(_uninstall(options, kubeconfig, context, output, may_ask=may_ask))
 
 
 def _options(  # noqa: PLR0917 - the command's options in their order
@@ -196,4 +197,10 @@ def summary(results: "Sequence[Result]", *, dry: bool) -> str:
 def _confirm() -> None:
     if not sys.stdin.isatty():
         raise CommandError("error: the command asks before it removes Tessera, and there is no terminal; add --yes")
-    click.confirm("Remove Tessera from this cluster? tessera uninstall --dry-run shows what goes", abort=True, err=True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a loop that waits for a person sees no Ctrl-C
+    try:
+        click.confirm(
+            "Remove Tessera from this cluster? tessera uninstall --dry-run shows what goes", abort=True, err=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,6 +1,5 @@
 """``tessera bench autoscale``: from a new node's Ready to a workload that runs on its card."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
+from tessera.cli.base.process import run_command
 from tessera_lab.cli.bench.experiment import (
     FILE,
     ClusterTarget,
@@ -88,7 +88,7 @@ def command(
     from tessera_lab.cli.bench.results import collect_results
 
     with collect_results(trial.json_file) as results:
-        asyncio.run(_live(run_, ClusterTarget(kubeconfig, context, timeout), results))
+        run_command(_live(run_, ClusterTarget(kubeconfig, context, timeout), results))
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:

@@ -1,6 +1,5 @@
 """``tessera bench policy-reset``: the time from applying a ClusterPolicy until a node lists its cards."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tessera.cli.base.connection import CommandError, cluster_options, report_errors
+from tessera.cli.base.process import run_command
 from tessera_lab.cli.bench.experiment import (
     FILE,
     ClusterTarget,
@@ -103,7 +103,7 @@ def command(
 
     run_ = PolicyRun(node, read, resource, trial.repeat or 5)
     with collect_results(trial.json_file) as results:
-        asyncio.run(_live(run_, ClusterTarget(kubeconfig, context, timeout), results))
+        run_command(_live(run_, ClusterTarget(kubeconfig, context, timeout), results))
 
 
 def _policy(path: Path) -> Mapping[str, Any]:
