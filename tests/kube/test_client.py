@@ -3,6 +3,7 @@
 import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer, names, pod
 
+from tessera.cli.base.connection import describe_error
 from tessera.kube.client import Client
 from tessera.kube.errors import (
     AlreadyExists,
@@ -14,8 +15,11 @@ from tessera.kube.errors import (
     InternalError,
     Invalid,
     NotFound,
+    Status,
     TooManyRequests,
     error_from_response,
+    error_from_status,
+    is_unanswered,
 )
 from tessera.kube.resources import (
     CONFIGMAPS,
@@ -179,6 +183,33 @@ async def test_refusals_are_typed_and_read_like_kubectl(
 def test_an_answer_that_is_no_status_is_quoted() -> None:
     error = error_from_response(502, {}, b"<html>Bad Gateway</html>")
     assert str(error) == "Error from server: HTTP status 502: <html>Bad Gateway</html>"
+
+
+def test_a_403_that_is_no_status_is_not_a_missing_right() -> None:
+    error = error_from_response(403, {}, b"resolve_deny")
+    assert not isinstance(error, Forbidden)
+    assert is_unanswered(error)
+    assert str(error) == "Error from server: HTTP status 403: resolve_deny"
+    told = describe_error(error) or ""
+    assert "no answer of Kubernetes" in told
+    assert "proxy-url" in told
+    assert "right" not in told
+
+
+@pytest.mark.parametrize(
+    ("message", "is_by_right"),
+    [
+        ('pods is forbidden: User "a" cannot list resource "pods" in API group "" in the namespace "b"', True),
+        ('User "a" cannot get path "/metrics"', True),
+        ('admission webhook "w.example" denied the request: no', False),
+        ('pods "a" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2', False),
+    ],
+)
+def test_only_an_authorizer_says_that_a_right_is_missing(message: str, *, is_by_right: bool) -> None:
+    error = error_from_status(Status(code=403, reason="Forbidden", message=message))
+    assert isinstance(error, Forbidden)
+    assert error.lacks_right is is_by_right
+    assert ("ask an administrator for this right" in (describe_error(error) or "")) is is_by_right
 
 
 def test_the_faults_of_an_invalid_object_are_listed() -> None:

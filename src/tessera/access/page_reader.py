@@ -23,7 +23,7 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Forbidden, NotFound, Unauthorized
+from tessera.kube.errors import ApiError, Forbidden, Intercepted, NotFound, Unauthorized
 from tessera.kube.requests import Response
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS
 from tessera.nesting import decode_json
@@ -116,6 +116,8 @@ class PageReader:
             return await self._client.request(
                 "GET", address, headers={TOKEN_HEADER: token.text} if token.text else {}, accept="*/*"
             )
+        except Intercepted as error:  # the page's own words
+            raise Forbidden(error.status) from error
         except Unauthorized as error:
             if token.refusal is not None:
                 raise token.refusal from error

@@ -88,8 +88,6 @@ _DATE = re.compile(
     r" (?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2}) GMT"
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-#: In a refusal by RBAC (Kubernetes, ``responsewriters.Forbidden``); admission and quotas forbid in other words.
-_BY_RBAC = re.compile(r" cannot [a-z]+ (resource|path) \"")
 #: Series by which the API server tells its feature gates (Kubernetes, ``kubernetes_feature_enabled``).
 _GATE = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]+)",stage="[A-Z]*"\} ([01])', re.MULTILINE)
 
@@ -174,7 +172,7 @@ async def try_to_read(reading: Awaitable[T]) -> T | Refusal:
 
 def _refusal(problem: Exception) -> Refusal:
     reason = " ".join(str(problem).split())
-    lacks_right = isinstance(problem, Forbidden) and _BY_RBAC.search(reason) is not None
+    lacks_right = isinstance(problem, Forbidden) and problem.lacks_right
     return Refusal(reason, missing=isinstance(problem, NotFound), lacks_right=lacks_right)
 
 

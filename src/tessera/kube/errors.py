@@ -7,12 +7,16 @@ both ``AlreadyExists`` and ``Conflict``. Breaks of the connection are not here: 
 
 # ruff: noqa: N818 - the classes carry the reasons' own names from k8s.io/apimachinery StatusReason
 
+import re
 from collections.abc import Mapping
+from http import HTTPStatus
 
 import msgspec
 
 #: Most characters: an answer of an API server that is no Status, in a message. The title of a proxy's error page fits.
 ANSWER_SHOWN = 300
+#: In a refusal by an authorizer (Kubernetes, ``responsewriters.Forbidden``).
+_BY_AUTHORIZER = re.compile(r" cannot [a-z]+ (resource|path) \"")
 
 
 class StatusCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +100,15 @@ class Unauthorized(ApiError):
 
 class Forbidden(ApiError):
     """403: RBAC, admission or a quota refuses."""
+
+    @property
+    def lacks_right(self) -> bool:
+        """True if RBAC or another authorizer refuses: admission and quotas forbid in other words."""
+        return _BY_AUTHORIZER.search(self.message) is not None
+
+
+class Intercepted(ApiError):
+    """403 by a proxy or gateway before the API server: the answer is no Status."""
 
 
 class NotFound(ApiError):
@@ -193,19 +206,21 @@ def error_from_response(code: int, headers: Mapping[str, str], body: bytes) -> A
 
     A body that is no Status (a proxy's page, an aggregated server) is quoted, cut to 300 characters.
     """
-    return error_from_status(_status_of(code, body), retry_after=_retry_after(headers))
+    retry_after = _retry_after(headers)
+    if status := _status_of(code, body):
+        return error_from_status(status, retry_after=retry_after)
+    text = body.decode(errors="replace").strip()[:ANSWER_SHOWN] or "empty answer"
+    kind = Intercepted if code == HTTPStatus.FORBIDDEN else _BY_CODE.get(code, ApiError)
+    reason = kind.__name__ if kind in _BY_CODE.values() else ""
+    return kind(Status(code=code, reason=reason, message=f"HTTP status {code}: {text}"), retry_after=retry_after)
 
 
-def _status_of(code: int, body: bytes) -> Status:
+def _status_of(code: int, body: bytes) -> Status | None:
     try:
         status = msgspec.json.decode(body, type=Status)
     except (ValueError, RecursionError):  # no JSON, no UTF-8; nested
-        status = Status()
-    if status.message or status.reason:
-        return msgspec.structs.replace(status, code=status.code or code)
-    text = body.decode(errors="replace").strip()[:ANSWER_SHOWN] or "empty answer"
-    kind = _BY_CODE.get(code)
-    return Status(code=code, reason=kind.__name__ if kind else "", message=f"HTTP status {code}: {text}")
+        return None
+    return msgspec.structs.replace(status, code=status.code or code) if status.message or status.reason else None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
@@ -218,7 +233,11 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 def is_unanswered(error: ApiError | OSError) -> bool:
     """True if the server gave no answer of use: what was asked for may be there, and the asker's to read."""
-    return not isinstance(error, ApiError) or isinstance(error, TooManyRequests) or error.code not in range(400, 500)
+    return (
+        not isinstance(error, ApiError)
+        or isinstance(error, TooManyRequests | Intercepted)
+        or error.code not in range(400, 500)
+    )
 
 
 def note_unanswered(what: str, error: ApiError | OSError, failed: dict[str, str] | None) -> None:

@@ -176,11 +176,15 @@ class CommandError(click.ClickException):
 _UNKNOWN_USER = (
     "; the server does not know these credentials, or they have expired: log in again, or use another context"
 )
+#: Next step after something else than the server has refused a request.
+_NOT_KUBERNETES = (
+    "; that is no answer of Kubernetes: check the server and the proxy-url of the kubeconfig, and what is between"
+)
 
 
 def describe_error(error: BaseException) -> str | None:
     """The line for an error that a user can act on; None for a defect of this program."""
-    from tessera.kube.errors import ApiError, Forbidden, Unauthorized
+    from tessera.kube.errors import ApiError, Forbidden, Intercepted, Unauthorized
     from tessera.nvml.errors import NvmlError
 
     if isinstance(error, BaseExceptionGroup):
@@ -188,8 +192,10 @@ def describe_error(error: BaseException) -> str | None:
         return next((line for line in lines if line is not None), None) if all(lines) else None
     if isinstance(error, ApiError):
         step = ""
-        if isinstance(error, Forbidden):
+        if isinstance(error, Forbidden) and error.lacks_right:
             step = "; ask an administrator for this right, or use a context that has it"
+        elif isinstance(error, Intercepted):
+            step = _NOT_KUBERNETES
         elif isinstance(error, Unauthorized):
             step = _UNKNOWN_USER
         return " ".join(str(error).split()) + step
