@@ -159,6 +159,23 @@ async def test_the_end_of_an_idle_connection_is_not_logged(caplog: pytest.LogCap
     assert not caplog.messages
 
 
+async def test_a_connection_that_is_made_for_later_waits_like_an_idle_one(caplog: pytest.LogCaptureFixture) -> None:
+    """In a burst, Go's client connects ahead, with TLS, and may first use the connection long after that."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    async with served(Bounds(header_time=600_000, idle_time=50), tls=True) as at:
+        _, idle = await asyncio.open_connection("127.0.0.1", at.number, ssl=trusting)
+        await at.until_connections(0)
+        assert not caplog.messages
+        idle.transport.abort()
+    async with served(Bounds(header_time=500, idle_time=600_000), tls=True) as at:
+        with contextlib.suppress(ConnectionError):  # the handshake has the same time
+            _, begun = await asyncio.open_connection("127.0.0.1", at.number, ssl=trusting)
+            begun.write(b"POST / HTTP/1.1\r\n")
+        await at.until_connections(0)
+        assert caplog.messages[0].endswith("connections cut off: 1 without a request in time")
+
+
 async def test_a_body_that_is_too_long_is_refused_unread() -> None:
     async with served(PATIENT) as at, aiohttp.ClientSession() as session:
         with contextlib.suppress(aiohttp.ClientError, ConnectionError):

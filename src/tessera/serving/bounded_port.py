@@ -45,7 +45,7 @@ PORT_HEADERS = 32
 #: Most bytes: the request line, or one header, of a request to the webhook. Those of the API server are far shorter; a
 #: header is stored before its request is checked.
 PORT_HEADER = 2_048
-#: Most ms: handshake and headers of the first request of a connection to the webhook. The API server gives up then.
+#: Most ms: the handshake of a connection to the webhook, and the headers of a request. The API server gives up then.
 PORT_HEADER_TIME = 5_000
 #: Most ms: the body of a request to the webhook. The API server gives up then.
 PORT_BODY_TIME = 5_000
@@ -63,6 +63,8 @@ _SILENT = 1.0
 _STEPS = 8
 #: Bytes that a piece of a request counts for at least: a byte alone costs as much work and memory.
 _PIECE = 1024
+#: Why a connection ends whose handshake or headers did not come.
+_LATE = "without a request in time"
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +89,36 @@ BOUNDS = Bounds()
 
 
 class _Http(web.RequestHandler):
-    """aiohttp's protocol, which knows its connection."""
+    """aiohttp's protocol, which knows its connection.
 
-    __slots__ = ("connection",)
+    API servers leave a connection open after each answer, and in a burst they make some that no request needs then.
+    """
 
-    def __init__(self, server: "_Server", connection: Connection, **options: Any) -> None:
+    __slots__ = ("_bounds", "_rests", "connection")
+
+    def __init__(self, server: "_Server", connection: Connection, bounds: Bounds, **options: Any) -> None:
         super().__init__(server, **options)
         self.connection = connection
+        self._bounds = bounds
+        self._rests = False
+
+    def rest(self) -> None:
+        """Waits for the next request, or the first on a new connection."""
+        self._rests = True
+        self.connection.rest(self._bounds.idle_time)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Has a TLS connection wait for its first request: strangers without a handshake do not get here."""
+        super().connection_made(transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            self.rest()
+
+    def data_received(self, data: bytes) -> None:
+        """Gives a request that begins its time."""
+        if self._rests:
+            self._rests = False
+            self.connection.set_deadline(self._bounds.header_time, _LATE)
+        super().data_received(data)
 
     @property
     def has_more(self) -> bool:
@@ -109,6 +134,7 @@ class _Server(web.Server):
         self._filter = MalformedRequests(drops)
         self._log.addFilter(self._filter)
         super().__init__(port.handle, handler_cancellation=bounds.cancels)
+        self._bounds = bounds
         self._options = {
             "access_log": None,
             "logger": self._log,
@@ -123,7 +149,7 @@ class _Server(web.Server):
 
     def protocol(self, connection: Connection) -> _Http:
         """Returns the protocol of a new connection."""
-        return _Http(self, connection, loop=asyncio.get_running_loop(), **self._options)
+        return _Http(self, connection, self._bounds, loop=asyncio.get_running_loop(), **self._options)
 
     def close(self) -> None:
         """Removes the log filter."""
@@ -238,7 +264,7 @@ class ConnectionPort(ABC):
             del held[connection]
             if not held:
                 del self._held[connection.address]
-        self._release(connection)
+        self.release(connection)
 
     def note_progress(self, connection: Connection) -> None:
         """Notes that a connection is the one of its address that was silent for the shortest time."""
@@ -247,7 +273,8 @@ class ConnectionPort(ABC):
             del held[connection]
             held[connection] = None
 
-    def _release(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
+        """Forgets the bytes that a connection holds."""
         self.unfinished_bytes -= connection.unfinished_bytes
         self._bytes[connection.address] -= connection.unfinished_bytes
         if not self._bytes[connection.address]:
@@ -267,7 +294,7 @@ class ConnectionPort(ABC):
         connection = Connection(self, sock, address)
         self._held.setdefault(address, {})[connection] = None
         self.connections += 1
-        connection.set_deadline(self._bounds.header_time, "without a request in time")
+        connection.set_deadline(self._bounds.header_time, _LATE)
         self._queue(connection)
 
     @abstractmethod
@@ -288,10 +315,10 @@ class ConnectionPort(ABC):
         try:
             response = await self.respond(request, connection)
         finally:
-            self._release(connection)
+            self.release(connection)
         if protocol.has_more:  # no client that we know sends them; they would take turns from other addresses
             response.force_close()
-        connection.set_deadline(self._bounds.idle_time, "")  # API servers leave theirs open after each answer
+        protocol.rest()
         return response
 
     def _largest_request(self) -> Connection:

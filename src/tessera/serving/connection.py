@@ -102,6 +102,9 @@ class Port(Protocol):
     def note_progress(self, connection: "Connection") -> None:
         """Notes that a connection is the one of its address that was silent for the shortest time."""
 
+    def release(self, connection: "Connection") -> None:
+        """Forgets the bytes that a connection holds."""
+
     def forget(self, connection: "Connection") -> None:
         """Removes a connection from the count; a second call is no error."""
 
@@ -217,6 +220,11 @@ class Connection(asyncio.BufferedProtocol):
         self._port.note_progress(self)
         self.clear_deadline()
         self._timer = loop.call_later(milliseconds / 1000, self.cut_off, otherwise)
+
+    def rest(self, milliseconds: int) -> None:
+        """Holds nothing, and ends without a word after this time; a deadline that is set meanwhile replaces it."""
+        self._port.release(self)
+        self.set_deadline(milliseconds, "")
 
     def clear_deadline(self) -> None:
         """Removes the deadline."""
