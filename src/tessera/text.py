@@ -17,6 +17,9 @@ from tessera.limits import ECHOED
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _ELLIPSIS = "…"
 
+#: Brings back what was deleted of Tessera's own objects.
+REINSTALL = "an administrator runs the installation again: tessera install --reuse, or helm upgrade"
+
 
 def one_line(text: object, most: int = ECHOED) -> str:
     r"""``text`` as one printable line of at most ``most`` characters.

@@ -139,6 +139,11 @@ async def gang(lab: Lab, name: str, size: int) -> None:
     await lab.client.create(PODS.as_dicts(), body, "default")
 
 
+async def no_kind(lab: Lab) -> None:
+    await lab.delete_kind()
+    await lab.create("waits", HALF)
+
+
 SITUATIONS: Mapping[str, tuple[Callable[[Lab], Awaitable[None]], str]] = {
     each.__name__: (each, case)
     for each, case in (
@@ -156,6 +161,7 @@ SITUATIONS: Mapping[str, tuple[Callable[[Lab], Awaitable[None]], str]] = {
         (incomplete_gang, "gang-incomplete"),
         (gang_without_room, "gang-no-room"),
         (large_gang, "never-fits"),
+        (no_kind, "kind-missing"),
     )
 }
 
@@ -180,7 +186,7 @@ def test_all_say_the_same_sentence(name: str, in_lab: InLab) -> None:
         assert answer.verdict.endswith(f"; {row.detail}")
         (line,) = [each for each in queue_lines(QueueReading(page=page), "default") if each.startswith("waits ")]
         assert line.endswith(row.detail)
-        objects = (await lab.client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items
+        objects = await lab.client.list_allowed(INSTASLICES, INSTASLICE_NAMESPACE, failed=None) or ()
         document = make_documents(FleetUsage(), lab.pods.cache.values(), objects, queue=page)["waiting/default/waits"]
         assert isinstance(document, WaitingDocument)
         assert (document.case, document.why) == (case, answer.verdict)

@@ -195,7 +195,12 @@ async def test_a_deleted_definition_takes_its_objects_with_it(
     await establish(api, crd(unique, SCHEMA), cleanup)
     path = f"/apis/conformance.tessera.dev/v1/namespaces/{namespace}/{unique}s"
     (await api("POST", path, custom(unique, "a", size=1))).ok()
-    (await api("DELETE", f"{CRDS}/{unique}s.conformance.tessera.dev")).ok()
+    async with api.watch(path) as watch:
+        assert await watch.names(1) == [("ADDED", "a")]
+        (await api("DELETE", f"{CRDS}/{unique}s.conformance.tessera.dev")).ok()
+        assert await watch.names(1) == [("DELETED", "a")]
+        with pytest.raises(StopAsyncIteration):
+            await watch.next()
     await api.gone(f"{CRDS}/{unique}s.conformance.tessera.dev")
     await api.gone(path)
 

@@ -12,6 +12,7 @@ from tests.observe.conftest import AgentCluster, card, lease
 from tests.support.api_user import pod
 from tests.support.ports import free_port
 
+from tessera.api.instaslice import KIND_MISSING
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
 from tessera.dashboard.explainer import PAGE_EXPLANATIONS
@@ -130,12 +131,12 @@ async def test_one_who_asks_for_reasons_without_end_takes_no_answer_from_another
 
 
 async def test_the_replica_is_ready_once_it_has_read_the_cluster(cluster: AgentCluster) -> None:
-    await cluster.begin()
+    await cluster.begin(kind=False)
     async with replica(cluster) as page:
         async with asyncio.timeout(TIMEOUT):
             while "instaslices" not in (text := await page.readiness()):  # noqa: ASYNC110 - a page has no event
                 await asyncio.sleep(0.01)
-        assert text.startswith("503 instaslices are not read yet: Error from server (NotFound)")
+        assert text == f"503 instaslices are not read yet: {KIND_MISSING}\n"
 
 
 async def test_a_mounted_certificate_makes_the_page_https(cluster: AgentCluster, tmp_path: Path) -> None:

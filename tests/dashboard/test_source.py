@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,11 +11,13 @@ import pytest
 from tests.observe.conftest import AgentCluster, card
 from tests.observe.test_agent_pages import Except
 
+from tessera.api.instaslice import INSTASLICES, KIND_MISSING
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
 from tessera.forecast.queue_page import QueuePage, SpareSlices
+from tessera.kube.resources import CRDS
 from tessera.signals.page import Service, SignalsPage
 from tessera.usage.record import RECORD_KEY, RECORD_NAME, UsageRecord, encode_record
 from tessera.visibility import FULL
@@ -32,8 +34,9 @@ async def play(
     controller: QueuePage | None = None,
     record: str = "",
     user: UserInfo | None = None,
+    steps: Sequence[tuple[Callable[[bytes], Any], Callable[[], Awaitable[None]]]] = (),
 ) -> None:
-    """Runs a source until a snapshot of its feed is as wanted."""
+    """Runs a source until a snapshot of its feed is as wanted; before that, until each step is due, which is taken."""
     await cluster.begin()
     await cluster.add_agent("n1", NodeUsage(node="n1", cards=(card(),)))
     if record:
@@ -49,13 +52,16 @@ async def play(
         async with asyncio.timeout(TIMEOUT):
             feed = readers.enter_context(feeds.join(FULL, "ann"))
             version: int | None = 0
-            while True:
-                await feed.wait(version)
-                update = feed.read(None)
-                assert update is not None
-                version = update.version
-                if until(update.texts[0]):
-                    return
+            for is_due, act in (*steps, (until, None)):
+                while True:
+                    await feed.wait(version)
+                    update = feed.read(None)
+                    assert update is not None
+                    version = update.version
+                    if is_due(update.texts[0]):
+                        break
+                if act is not None:
+                    await act()
     finally:
         readers.close()
         running.cancel()
@@ -99,6 +105,18 @@ async def test_a_missing_right_is_shown_on_the_page(cluster: AgentCluster) -> No
 
 async def test_a_user_without_rights_sees_what_is_refused(cluster: AgentCluster) -> None:
     await play(cluster, lambda text: b'"failure/pods"' in text and b"jane" in text, user=UserInfo(name="jane"))
+
+
+async def test_a_kind_that_is_deleted_is_unknown_until_it_is_back(cluster: AgentCluster) -> None:
+    lacks = KIND_MISSING.encode()
+
+    async def delete() -> None:
+        await cluster.client().delete(CRDS, INSTASLICES.label)
+
+    def is_well(text: bytes) -> bool:
+        return b'"card/n1/GPU-1"' in text and b'"failure/' not in text
+
+    await play(cluster, is_well, steps=[(is_well, delete), (lambda text: lacks in text, cluster.add_kind)])
 
 
 async def test_agents_are_not_asked_while_nobody_looks(cluster: AgentCluster) -> None:

@@ -20,6 +20,7 @@ from tests.explain.test_pods import (
     lease,
     node,
     pod,
+    row_of,
     said,
     workload,
 )
@@ -33,9 +34,11 @@ from tessera.explain.pod_health import NO_ROOM
 from tessera.explain.rollouts import WAITS
 from tessera.explain.snapshot import ClusterView, OrderObjects, Snapshot
 from tessera.explain.workloads import WorkloadState, explain_workload
+from tessera.forecast.queue_page import QueuePage
 from tessera.kube.resources import Condition, Pod
 from tessera.reasons.reason import GangNoRoom, NeverFits, NoNode, UnknownProfile
 
+LOST_KIND = UnknownProfile("3g.20gb", missing_kind="instaslices.example.com")
 GANG: dict[str, Any] = {"labels": {"tessera.dev/gang": "g"}, "annotations": {"tessera.dev/gang-size": "2"}}
 LIMIT = {"nvidia.com/gpu": "1"}
 DEVICE_POLICY = "ValidatingAdmissionPolicy 'tessera-device-access' denied request: it chooses its GPUs itself"
@@ -87,6 +90,7 @@ ANSWERS: Mapping[str, Callable[[], Explanation]] = {
     "never-fits: CPU": told(pod(limits={"cpu": "400"})),
     "no-node": told(pod(), nodes=[node(unschedulable=True)]),
     "no-card-reported: no node joined": told(pod(), nodes=[node(labels={})], instaslices=[]),
+    "kind-missing": told(pod(), page=QueuePage(leads=True, pods=(row_of("a", why=LOST_KIND),))),
     "no-card-reported": told(pod(), agent(), instaslices=[]),
     "never-fits: a queue": told(pod(), order=QUEUED),
     "full": told(pod(), bound("b", WHOLE), instaslices=[cards(("b", WHOLE, 0, 8, "created"))]),

@@ -207,6 +207,23 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
     assert found.facts == ("it has 3g.20gb on GPU 0, memory slots 4-7",)
 
 
+def without_offers(on: Node) -> Node:
+    """The node as a plugin of fixed layouts leaves it: its resources are no positions of slices on demand."""
+    return msgspec.structs.replace(on, metadata=msgspec.structs.replace(on.metadata, annotations={}))
+
+
+@pytest.mark.parametrize(
+    ("on", "words"),
+    [
+        (node(), "it has 3g.20gb; where is unknown, since node n1 has no Instaslice object that says it"),
+        (without_offers(node()), "it has 3g.20gb of a fixed layout"),
+    ],
+    ids=["made on demand", "fixed"],
+)
+def test_a_slice_without_a_record_is_of_a_fixed_layout_only_where_the_node_offers_it(on: Node, words: str) -> None:
+    assert answer(bound(status={"phase": "Running"}), nodes=[on], instaslices=[]).facts == (words,)
+
+
 def test_a_pod_is_lent_slices_by_pods_of_its_namespace_alone() -> None:
     owners = [{"kind": "Pod", "name": "a", "uid": "uid-a"}]
     facts: dict[str, Any] = {"annotations": {LENDS_ANNOTATION: "a"}, "ownerReferences": owners}

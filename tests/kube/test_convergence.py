@@ -167,6 +167,9 @@ class Listener:
     def versions_went_back(self) -> None:
         pass
 
+    def kind_missing(self, *, missing: bool) -> None:
+        pass
+
 
 steps = st.lists(
     st.tuples(

@@ -39,6 +39,9 @@ class Mirror:
     def versions_went_back(self) -> None:
         self.story.append("rewound")
 
+    def kind_missing(self, *, missing: bool) -> None:
+        self.story.append("missing" if missing else "served")
+
     @property
     def pods(self) -> list[str]:
         return names(list(self.reflector.cache.values()))
@@ -119,6 +122,16 @@ async def test_an_expired_version_is_followed_by_a_list_that_finds_the_unseen_de
         assert mirror.pods == ["a", "c", "d"]
         assert mirror.reflector.relists == 2
         assert mirror.reflector.version == "200"
+
+
+async def test_a_kind_that_the_server_ceases_to_know_is_told_once_and_that_it_is_back_after_its_objects(
+    server: ScriptedServer, mirror: Mirror
+) -> None:
+    server.lists(pod("a", 1)).streams(changed("MODIFIED", pod("a", 101)))
+    server.refuses(404, "NotFound").refuses(404, "NotFound").lists(pod("b", 150), version=200)
+    async with played(server, mirror):
+        assert mirror.story == ["ADDED a 1", "MODIFIED a 101", "missing", "DELETED a 101", "ADDED b 150", "served"]
+        assert queries(server, "watch")[2:5] == ["true", None, None]
 
 
 @pytest.mark.parametrize(("code", "reason"), [(400, "BadRequest"), (422, "Invalid")])

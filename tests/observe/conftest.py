@@ -7,10 +7,13 @@ import msgspec
 import pytest
 from tests.support.api_user import ApiUser, ManualClock, pod
 
+from tessera.api.instaslice import INSTASLICES
 from tessera.api.nodes.usage import CardUsage, DeviceUsage, LeaseUsage, NodeUsage
+from tessera.doctor.manifests import install_manifests
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuePage, encode_page
 from tessera.kube.client import Client
 from tessera.kube.requests import Response
+from tessera.kube.resources import CRDS
 from tessera.signals.page import SIGNALS_PATH, SignalsPage
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
@@ -69,9 +72,16 @@ class AgentCluster:
             raise body
         return Response(status=200, headers={"content-type": "application/json"}, body=body)
 
-    async def begin(self) -> None:
-        """Makes Tessera's namespace."""
+    async def begin(self, *, kind: bool = True) -> None:
+        """Makes Tessera's namespace and, unless not wanted, the kind Instaslice."""
+        if kind:
+            await self.add_kind()
         await self.api("POST", "/api/v1/namespaces", {"metadata": {"name": "tessera-system"}})
+
+    async def add_kind(self) -> None:
+        """Makes the kind Instaslice."""
+        (found,) = [each for each in install_manifests() if each["metadata"]["name"] == INSTASLICES.label]
+        await self.client().create(CRDS.as_dicts(), found)
 
     async def add_agent(
         self, node: str, page: NodeUsage | bytes | Exception, *, owned: bool = True, ready: bool = False

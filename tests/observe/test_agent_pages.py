@@ -6,16 +6,19 @@ from typing import Any
 import msgspec
 import pytest
 from tests.observe.conftest import AgentCluster, card, lease
-from tests.support.api_user import ManualClock
+from tests.support.api_user import ManualClock, pod
 from tests.support.partly_down import PartlyDownTransport
 
 from tessera.access.agent_pages import STALE
+from tessera.api.instaslice import KIND_MISSING
 from tessera.api.nodes.silence import Silence
 from tessera.api.nodes.usage import NodeUsage
 from tessera.cli.base.usage import notes_of
 from tessera.dashboard.view.cluster_map import make_map
+from tessera.explain.explanation import Query
+from tessera.explain.query import explain
 from tessera.kube.client import Client
-from tessera.kube.errors import Forbidden, InternalError
+from tessera.kube.errors import Forbidden, InternalError, NotFound
 from tessera.limits import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 from tessera.observe.cluster_reading import read_cluster
 from tessera.observe.reading import read_usage
@@ -33,6 +36,24 @@ async def test_pages_of_all_nodes_are_joined_in_the_order_of_names(cluster: Agen
     assert [(row.node, row.uuid, row.pods) for row in usage.cards] == [("n1", "GPU-1", 1), ("n2", "GPU-2", 0)]
     assert [(row.key, row.card) for row in usage.leases] == [("team/a", 0)]
     assert usage.fleet.failures == ()
+
+
+async def test_a_cluster_without_tessera_lacks_the_kind_and_nothing_is_unread(cluster: AgentCluster) -> None:
+    await cluster.begin(kind=False)
+    await cluster.api("POST", "/api/v1/namespaces/tessera-system/pods", pod("plain", nodeName="n1"))
+    client = cluster.client()
+    assert (await explain(client, ManualClock(), Query("pod", "plain"), "tessera-system")).unread == ""
+    assert (await read_usage(client, partly=True)).unread == ""
+    with pytest.raises(NotFound):
+        await read_cluster(client, partly=True)
+
+
+async def test_with_an_agent_the_missing_kind_is_unread(cluster: AgentCluster) -> None:
+    await cluster.begin(kind=False)
+    await cluster.add_agent("n1", GOOD)
+    found = make_map(await read_cluster(cluster.client(), partly=True))
+    assert [len(each.cards) for each in found.nodes] == [1]
+    assert found.note == f"instaslices could not be read: {KIND_MISSING}"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ WORDS: Mapping[Reason, Words] = {
     UnknownProfile("3g.20gb"): Words(
         "no-card-reported", WAITS, 'no card can make "3g.20gb": no node has reported a card that is cut on demand'
     ),
+    UnknownProfile("3g.20gb", missing_kind="instaslices.example.com"): Words(
+        "kind-missing",
+        WAITS,
+        'no card is known that can make "3g.20gb": the cluster lacks the kind instaslices.example.com',
+    ),
     UnknownProfile("nvidia.com/gpu", ("3g.20gb",)): Words("not-offered", WAITS, "no node has nvidia.com/gpu"),
     NeverFits(("7g.40gb",) * 3): Words(
         "never-fits",

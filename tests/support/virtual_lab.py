@@ -14,8 +14,20 @@ from tessera.api.names import (
 )
 from tessera.api.nodes.offers import OFFERS_ANNOTATION
 from tessera.api.sharing.profile import PROFILE_LABEL
+from tessera.doctor.manifests import install_manifests
 from tessera.kube.informer import Informer, InformerGroup
-from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Node, Pod
+from tessera.kube.resources import (
+    CONFIGMAPS,
+    CRDS,
+    EVENTS,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    REPLICASETS,
+    CoreEvent,
+    Node,
+    Pod,
+)
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated.simulated_machine import SimulatedMachine
 from tessera_lab.cli.own_commands import own_commands
@@ -75,6 +87,16 @@ class VirtualLab:
 
     def _owned(self, name: str) -> list[str]:
         return [pod.metadata.name for pod in self.pods.cache.values() if pod.metadata.labels.get("app") == name]
+
+    async def delete_kind(self) -> None:
+        """Deletes the definition of Instaslice, and waits until everybody may have seen it."""
+        await self.client.delete(CRDS, INSTASLICES.label)
+        await self.clock.sleep(60)
+
+    async def restore_kind(self) -> None:
+        """Creates the definition of Instaslice, as an installation does."""
+        (found,) = [each for each in install_manifests() if each["metadata"]["name"] == INSTASLICES.label]
+        await self.client.create(CRDS.as_dicts(), found)
 
     async def delete(self, name: str) -> None:
         """Deletes a pod at once."""

@@ -33,7 +33,7 @@ from tessera.kube.resources import ObjectMeta, Resource, Wire
 from tessera.kube.resources.meta import FORMAT_ANNOTATION, is_known_format
 from tessera.limits import CARD_SLOTS, ECHOED, NAMES, NODE_CARDS
 from tessera.mig.names import resource_spelling
-from tessera.text import count_noun
+from tessera.text import REINSTALL, count_noun
 
 #: Most profiles of a card in an Instaslice object. NVML has 18; the cost of a decision grows with them.
 CARD_PROFILES = 32
@@ -363,3 +363,5 @@ def _positions(item: Instaslice) -> Iterator[tuple[str, Position | Slice | Forei
 
 
 INSTASLICES = Resource("inference.redhat.com", "v1alpha1", "instaslices", "Instaslice", True, Instaslice)
+#: What is known where the API server does not know the kind, and something shows that Tessera is there.
+KIND_MISSING = f"the cluster lacks the kind {INSTASLICES.label}; {REINSTALL}"

@@ -30,7 +30,7 @@ from tessera.cli.base.grammar import (
     selector_option,
     watch_option,
 )
-from tessera.cli.base.live_picture import Picture, fit_frame, outdated, read_again, show_pictures
+from tessera.cli.base.live_picture import Picture, fit_frame, outdated, read_again, show_pictures, with_notes
 from tessera.cli.base.process import run_command
 from tessera.cli.base.tenant_view import HIDDEN, HIDDEN_NAMES
 from tessera.cli.base.tiles import WIDTH, draw, draw_summary
@@ -244,7 +244,8 @@ async def _watch(
                 lines = picture(found, chosen, colour=colour, summary=summary, width=max(_LEAST_WIDTH, width))
                 return fit_frame(lines, width, height)
 
-            return draw_frame
+            notes = [f"note: {whole.note}"] if whole.note else []
+            return lambda width, height: with_notes(draw_frame, notes, width, height)
 
         await show_pictures(_frames(client, nodes, home, frame), colours=True)
 
@@ -254,7 +255,7 @@ async def _frames(
 ) -> AsyncIterator[Picture]:
     """A picture whenever something changes, with a note while the cluster does not answer.
 
-    A tenant gets one every few seconds.
+    A tenant gets one every few seconds, and so does everybody while the kind Instaslice is missing.
     """
     from tessera.clock import SystemClock
     from tessera.dashboard.view.cluster_map import make_map
@@ -263,7 +264,7 @@ async def _frames(
 
     clock = SystemClock()
 
-    async def read_as_tenant() -> Picture:
+    async def read_anew() -> Picture:
         return await frame(await _read_once(client, nodes, home))
 
     drawn: Picture | None = None
@@ -280,8 +281,6 @@ async def _frames(
                 raise failure or AssertionError("a first reading has a picture")
             reason = "" if failure is None else describe_error(failure) or str(failure)
             yield outdated(drawn, clock.monotonic() - answered, reason) if reason else drawn
-    except NotFound as error:
-        raise _not_installed() from error
-    except Forbidden:
-        async for drawn in read_again(read_as_tenant, clock, PERIOD):
+    except (Forbidden, NotFound):
+        async for drawn in read_again(read_anew, clock, PERIOD):
             yield drawn

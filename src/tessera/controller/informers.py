@@ -34,6 +34,7 @@ from tessera.controller.objects.pod_info import Owner, OwnerReader, Workload, re
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.state.events import (
     InstasliceDeleted,
+    InstasliceKindMissing,
     InstasliceObserved,
     InstasliceUnreadable,
     InstasliceVersionsReset,
@@ -143,6 +144,7 @@ class SliceInformers(SlicerInput):
         pods.add_handler(self.pod_changed)
         nodes.add_handler(self.node_changed, reads=_READS)
         objects.on_rollback(self._instaslice_versions_reset)
+        objects.on_missing(lambda missing: self._pass_on(InstasliceKindMissing(missing)))
         objects.on_unreadable(self.object_unreadable)
         objects.add_handler(self.object_changed)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tessera.access.agent_pages import FleetUsage
-from tessera.api.instaslice import Instaslice, NodeResources, PodRef, Slice
+from tessera.api.instaslice import KIND_MISSING, Instaslice, NodeResources, PodRef, Slice
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, decode_cards, encode_cards
 from tessera.api.nodes.health import CardHealth
 from tessera.api.nodes.node_marks import is_agent
@@ -64,6 +64,7 @@ class Aliases:
             instaslices=[self._instaslice(each) for each in objects.instaslices],
             order=self._order(objects.order),
             forbidden=objects.forbidden,
+            failed={kind: why for kind, why in objects.failed.items() if why == KIND_MISSING},
             hides_labels=objects.hides_labels,
         )
 

@@ -228,7 +228,7 @@ def explain_privately(
         shown,
         events=events or (),
         quotas=quotas or (),
-        forbidden=frozenset({"leases", *(["events"] if events is None else [])}),
+        forbidden=frozenset({*(objects.forbidden - {"events"}), "leases", *(["events"] if events is None else [])}),
         hides_labels=not visibility.nodes,
         page=page and aliases.hide_queue(page),
         pages=aliases.hide_fleet(fleet).nodes,

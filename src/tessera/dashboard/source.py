@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
-from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.instaslice import INSTASLICES, KIND_MISSING, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.silence import SilentNode, silent_nodes
 from tessera.clock import Clock
@@ -31,7 +31,7 @@ from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import OrderObjects, Snapshot
 from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Forbidden
+from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.informer import Informer
 from tessera.kube.resources import (
     CONFIGMAPS,
@@ -150,6 +150,7 @@ class ClusterSource:
         self._pods.add_handler(lambda _: self._changed.set())
         self._instaslices.add_handler(lambda _: self._changed.set())
         self._nodes.add_handler(lambda _: self._changed.set())
+        self._instaslices.on_missing(self._note_kind)
 
     async def run(self) -> None:
         """Reads and publishes until cancelled."""
@@ -176,12 +177,21 @@ class ClusterSource:
                 await self._client.page(resource, where, limit=1)
                 break
             except (ApiError, OSError) as error:
-                self._refused[name] = " ".join(str(error).split())
+                lacks = resource is INSTASLICES and isinstance(error, NotFound)
+                self._refused[name] = KIND_MISSING if lacks else " ".join(str(error).split())
                 self._changed.set()
                 await self._clock.sleep(RETRY)
         self._refused.pop(name, None)
         self._changed.set()
         await informer.run()
+
+    def _note_kind(self, missing: bool) -> None:
+        """Notes that nothing is known of the records while the cluster lacks their kind, or that they are back."""
+        if missing:
+            self._refused[INSTASLICES.plural] = KIND_MISSING
+        else:
+            self._refused.pop(INSTASLICES.plural, None)
+        self._changed.set()
 
     @property
     def missing(self) -> str:
@@ -198,7 +208,8 @@ class ClusterSource:
             pods=list(self._pods.cache.values()),
             nodes=list(self._nodes.cache.values()),
             instaslices=list(self._instaslices.cache.values()),
-            forbidden=NOT_MIRRORED,
+            forbidden=NOT_MIRRORED | self._refused.keys(),
+            failed={kind: why for kind, why in self._refused.items() if why == KIND_MISSING},
             order=self._order.value or OrderObjects(),
         )
 

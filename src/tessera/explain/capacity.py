@@ -90,7 +90,7 @@ def _facts(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
     match reason:
         case UnknownProfile() if pod.devices:
             yield from not_offered_facts(view)
-        case UnknownProfile(known=()):
+        case UnknownProfile(known=(), missing_kind=""):
             yield from _unreported_cards(view)
         case GangNoRoom(member=member, reason=of):
             yield f"{member} finds no place beside the others"
@@ -127,7 +127,7 @@ def _help(view: ClusterView, pod: PodInfo, reason: Reason) -> Iterator[str]:
     match reason:
         case UnknownProfile() if pod.devices:
             yield from advise(offered_resources(view), Counter(pod.devices), sorted(set(pod.devices)))
-        case UnknownProfile(known=()):
+        case UnknownProfile(known=(), missing_kind=""):
             yield from _card_steps(view)
         case GangIncomplete() if _of_stateful_set(pod) and reason.exist < reason.size:
             yield _ALL_AT_ONCE

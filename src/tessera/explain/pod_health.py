@@ -40,6 +40,7 @@ NO_ROOM = frozenset(
         "node-not-ready",
         "volume",
         "card-held-back",
+        "kind-missing",
         "no-card-reported",
         "no-such-profile",
         "not-offered",

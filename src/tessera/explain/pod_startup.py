@@ -173,7 +173,7 @@ def explain_bound(
     """
     if promise is None and _is_made_on_demand(view, slicer, facts):
         return _explain_lost(view, slicer, facts)
-    where = view.slices(promise.slices) if promise is not None else f"{profiles_text(facts)} of a fixed layout"
+    where = view.slices(promise.slices) if promise is not None else _unrecorded(view, facts)
     if facts.terminating:
         return Explanation(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
     if pod.status.phase == "Running":
@@ -189,6 +189,19 @@ def explain_bound(
             ),
         )
     return _explain_starting(view, pod, facts, promise, where)
+
+
+def _unrecorded(view: ClusterView, facts: PodInfo) -> str:
+    """Slices of which there is no record: fixed ones of the node, or of unknown origin."""
+    if _has_fixed(view, facts):
+        return f"{profiles_text(facts)} of a fixed layout"
+    return f"{profiles_text(facts)}; where is unknown, since node {facts.node} has no Instaslice object that says it"
+
+
+def _has_fixed(view: ClusterView, facts: PodInfo) -> bool:
+    """True if the pod's node offers all of its slices as fixed ones."""
+    node = view.node(facts.node)
+    return node is not None and all(offered_count(node, resource_of(each)) for each in facts.profiles)
 
 
 def _preferences(slicer: Slicer, facts: PodInfo) -> Iterator[str]:
@@ -208,9 +221,7 @@ _NOT_MET = "not met; where it would be, there was no room, or a place would have
 
 def _is_made_on_demand(view: ClusterView, slicer: Slicer, facts: PodInfo) -> bool:
     """True if the pod's node makes slices on demand, and offers none of the pod's as fixed ones."""
-    node = view.node(facts.node)
-    fixed = node is not None and all(offered_count(node, resource_of(each)) for each in facts.profiles)
-    return facts.node in slicer.state.inventory.fleet and not fixed
+    return facts.node in slicer.state.inventory.fleet and not _has_fixed(view, facts)
 
 
 def _explain_starting(

@@ -354,9 +354,13 @@ def _explain_no_controller(
 # Without the controller's state
 
 
+_VIEW = "an administrator can bind you the ClusterRole tessera-view in this namespace: with it the reason is known"
+
+
 def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation:
     """Explains a pod by itself and its events, for a user who may not read the cluster."""
-    forbidden = f"{view.snapshot.describe_missing()}: this is from the pod and its events alone"
+    snapshot = view.snapshot
+    forbidden = f"{snapshot.describe_missing()}: this is from the pod and its events alone"
     events = [view.describe_event(each) for each in view.events_of(pod.metadata.uid)[-3:]]
     asks = f"it requests {profiles_text(facts)}"
     if pod.status.phase == "Running":
@@ -375,6 +379,6 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
         facts=(asks, *scheduler_facts(view, pod), *events, forbidden),
         help=(
             f"see all that you may: kubectl describe pod -n {facts.namespace} {facts.name}",
-            "an administrator can bind you the ClusterRole tessera-view in this namespace: with it the reason is known",
+            *([_VIEW] if snapshot.forbidden - snapshot.failed.keys() else []),
         ),
     )

@@ -3,7 +3,7 @@
 Modules of one kind of question, of claims, nodes or workloads, are imported when it is asked: with them,
 ``tessera why POD`` would import a third more. Only GET and LIST are used, all at the same time.
 A kind that the user may not read, or that the API server does not answer, is left out and named in the snapshot. A
-kind that the cluster does not have (Instaslice without Tessera) counts as empty.
+kind that the cluster does not have counts as empty; but Instaslice is unread where a node shows that Tessera is there.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ import msgspec
 
 from tessera.access.agent_pages import read_fleet
 from tessera.access.page_reader import PageReader
-from tessera.api.instaslice import INSTASLICES
+from tessera.api.instaslice import INSTASLICES, KIND_MISSING
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import is_agent
-from tessera.api.nodes.silence import SilentNode
+from tessera.api.nodes.silence import SilentNode, has_traces
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import Clock
 from tessera.explain.explanation import Explanation, ExplanationReport, Query
@@ -376,7 +376,9 @@ async def _read_cluster(
         asyncio.gather(
             _list_pods(client, node, failed),
             client.list_allowed(NODES, field_selector=named, failed=failed),
-            client.list_allowed(INSTASLICES, INSTASLICE_NAMESPACE, field_selector=named, failed=failed),
+            client.list_allowed(
+                INSTASLICES, INSTASLICE_NAMESPACE, field_selector=named, failed=failed, missing=KIND_MISSING
+            ),
             client.list_allowed(LEASES, field_selector=f"metadata.name={LEASE}", failed=failed),
             client.list_allowed(EVENTS, namespace, field_selector=about, failed=failed),
             client.list_allowed(RESOURCE_QUOTAS, namespace, failed=failed),
@@ -384,8 +386,12 @@ async def _read_cluster(
         read_order_lists(client, failed),
     )
     pods, nodes, instaslices, leases, events, quotas = objects
+    if failed.get(INSTASLICES.plural) == KIND_MISSING and not any(map(has_traces, nodes or ())):
+        del failed[INSTASLICES.plural]
+        instaslices = ()
     kinds: Sequence[Resource[Any]] = (PODS, NODES, INSTASLICES, LEASES, EVENTS, RESOURCE_QUOTAS)
-    forbidden = {kind.plural for kind, found in zip(kinds, objects, strict=True) if found is None}
+    listed = (pods, nodes, instaslices, leases, events, quotas)
+    forbidden = {kind.plural for kind, found in zip(kinds, listed, strict=True) if found is None}
     if pods is None:
         pods = await client.list_allowed(PODS, namespace, failed=failed)
     listed_pods = pods or ()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessera.api.instaslice import INSTASLICES, Slice
+from tessera.api.instaslice import INSTASLICES, KIND_MISSING, Slice
 from tessera.api.names import INSTASLICE_NAMESPACE, SIMULATED_RUNTIME, NodeName
 from tessera.clock import Clock, parse_time_or_zero
 from tessera.controller.objects.pod_info import PodInfo
@@ -21,6 +21,7 @@ from tessera.controller.slicing.state.node_records import RestingPods
 from tessera.explain.order_objects import read_order_objects
 from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.client import Client
+from tessera.kube.errors import NotFound, Status
 from tessera.kube.resources import NODES, PODS
 from tessera.placement.cards import CardPlacement, OwnedPlacement
 from tessera.placement.moves import MOST_MOVES, Worth
@@ -112,10 +113,14 @@ async def read_moves(client: Client, clock: Clock) -> MovesPlan:
 
     Raises:
         Forbidden: the user may not list pods, nodes or Instaslice objects.
+        NotFound: the cluster lacks the kind Instaslice.
     """
     pods = (await client.list(PODS)).items
     nodes = (await client.list(NODES)).items
-    objects = (await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items
+    try:
+        objects = (await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items
+    except NotFound as error:
+        raise NotFound(Status(code=404, reason="NotFound", message=KIND_MISSING)) from error
     order = await read_order_objects(client, pods)
     snapshot = Snapshot(now=clock.now(), pods=pods, nodes=nodes, instaslices=objects, order=order)
     return plan_moves(ClusterView(snapshot))

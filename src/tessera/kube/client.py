@@ -152,12 +152,14 @@ class Client:
         *,
         field_selector: str | None = None,
         failed: dict[str, str] | None,
+        missing: str = "",
     ) -> Sequence[T] | None:
         """The objects of a kind; None without the right to list it, or without an answer.
 
-        A kind that the server does not know has no objects, since it is not installed; but every cluster has those of
-        the core group, so one that the server does not know is unknown. Other kinds without an answer go to
-        ``failed``, and why; see :func:`~tessera.kube.errors.note_unanswered`.
+        A kind that the server does not know has no objects, since it is not installed, unless ``missing`` says what
+        that means: then it is noted as unread. Every cluster has the kinds of the core group, so one of those that the
+        server does not know is unknown. Other kinds without an answer go to ``failed``, and why; see
+        :func:`~tessera.kube.errors.note_unanswered`.
 
         Raises:
             ApiError: another refusal, or an internal error while ``failed`` is None.
@@ -167,7 +169,9 @@ class Client:
             return (await self.list(resource, namespace, field_selector=field_selector)).items
         except (ApiError, OSError) as error:
             if isinstance(error, NotFound):
-                return () if resource.group else None
+                if missing and failed is not None:
+                    failed[resource.plural] = missing
+                return () if resource.group and not missing else None
             if not isinstance(error, Forbidden):
                 note_unanswered(resource.plural, error, failed)
             return None

@@ -38,6 +38,7 @@ class _Handlers(Generic[T]):
         self.of_deletions: list[Callable[[T], None]] = []
         self.of_unreadable: list[Callable[[str, str | None], None]] = []
         self.of_rollbacks: list[Callable[[], None]] = []
+        self.of_missing: list[Callable[[bool], None]] = []
 
     def object_changed(self, event: WatchEvent[T]) -> None:
         for handler in self.of_changes:
@@ -53,6 +54,10 @@ class _Handlers(Generic[T]):
     def versions_went_back(self) -> None:
         for handler in self.of_rollbacks:
             handler()
+
+    def kind_missing(self, *, missing: bool) -> None:
+        for handler in self.of_missing:
+            handler(missing)
 
 
 class Informer(Generic[T]):
@@ -134,6 +139,10 @@ class Informer(Generic[T]):
     def on_rollback(self, handler: Callable[[], None]) -> None:
         """Calls ``handler`` when versions went back, before the events of the list that showed it."""
         self._handlers.of_rollbacks.append(handler)
+
+    def on_missing(self, handler: Callable[[bool], None]) -> None:
+        """Calls ``handler`` with True when the server ceases to know the kind, with False once it knows it again."""
+        self._handlers.of_missing.append(handler)
 
     @property
     def synced(self) -> bool:

@@ -39,7 +39,7 @@ from tessera.clock import Clock
 from tessera.kube.cache import Cache, EventKind, WatchEvent
 from tessera.kube.client import Client
 from tessera.kube.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable, WatchLine
-from tessera.kube.errors import ApiError, Expired, Status, error_from_response, error_from_status
+from tessera.kube.errors import ApiError, Expired, NotFound, Status, error_from_response, error_from_status
 from tessera.kube.requests import Stream
 from tessera.kube.resources.meta import ObjectMeta, Resource, key, key_of, uid_of, version_number, version_of
 from tessera.kube.retries import LONGEST, Backoff
@@ -111,6 +111,13 @@ class WatchListener(Protocol[T]):
         """Handles a list whose version is smaller than that of the cache; comes before the events of that list."""
         ...
 
+    def kind_missing(self, *, missing: bool) -> None:
+        """Handles that the server has ceased to know the kind, or knows it again; then what the list changed is told.
+
+        Objects of a kind that is deleted may be told as deleted first, or not at all: nothing is known of them.
+        """
+        ...
+
 
 class Reflector(Generic[T]):
     """One list+watch loop that feeds one cache.
@@ -129,6 +136,7 @@ class Reflector(Generic[T]):
         synced: set once all events of the first LIST were sent; never cleared.
         attempted: set once the first LIST was processed or has failed; set whenever ``synced`` is.
         error: the error of the last try, while the first LIST is missing; ``None`` once it succeeded.
+        missing: True if the server did not know the kind at the last try that it answered.
         skipped: objects skipped because they did not decode; only grows.
         unreadable: keys of the objects that do not decode now, with the error.
         relists: lists made, the first included; only grows.
@@ -150,6 +158,7 @@ class Reflector(Generic[T]):
         self.synced = asyncio.Event()
         self.attempted = asyncio.Event()
         self.error: Exception | None = None
+        self.missing = False
         self.skipped = 0
         self.unreadable: dict[str, str] = {}
         self.relists = 0
@@ -218,6 +227,7 @@ class Reflector(Generic[T]):
             self._mark_unreadable(name, error)
         for event in self.cache.replace(listing.items, self._keys_to_keep(listing.undecodable)):
             self._listener.object_changed(event)
+        self._set_missing(False)
         self.error = None
         self.synced.set()
         self.attempted.set()
@@ -309,6 +319,11 @@ class Reflector(Generic[T]):
 
     # Failing
 
+    def _set_missing(self, missing: bool) -> None:
+        if missing is not self.missing:
+            self.missing = missing
+            self._listener.kind_missing(missing=missing)
+
     def _log_skipped(self, poison: Undecodable) -> str:
         """Logs that an object is skipped; returns its key, empty if not even that can be read."""
         self.skipped += 1
@@ -321,6 +336,8 @@ class Reflector(Generic[T]):
     async def _pause_after(self, error: Exception) -> None:
         if not self.synced.is_set():
             self.error = error
+        if isinstance(error, NotFound):  # neither a list nor a watch names an object
+            self._set_missing(True)
         self.attempted.set()
         steady = self._clock.monotonic() - self._watching_since >= _STEADY_WATCH
         if steady:
@@ -339,11 +356,14 @@ async def _raise_for_status(stream: Stream) -> None:
 
 
 def _version_is_lost(error: Exception) -> bool:
-    """True for 410; for 400 and 422 too, since then the server does not understand the version (another etcd)."""
+    """True for 410; for 400 and 422 too, since then the server does not understand the version (another etcd).
+
+    And for 404: objects of a kind that was deleted and came back are other objects.
+    """
     if not isinstance(error, ApiError):
         return False
     ahead = any(cause.reason == _TOO_LARGE for cause in error.causes)
-    return isinstance(error, Expired) or error.code in {400, 422} or ahead
+    return isinstance(error, (Expired, NotFound)) or error.code in {400, 422} or ahead
 
 
 def _requested_pause(error: Exception) -> float:

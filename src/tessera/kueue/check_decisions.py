@@ -90,7 +90,7 @@ def check_packing(
     if refused is None:
         return None
     reason = refused.reason
-    known = not isinstance(reason, UnknownProfile) or (bool(reason.known) and not refused.pod.devices)
+    known = not isinstance(reason, UnknownProfile) or (reason.never and not refused.pod.devices)
     if isinstance(reason, (NeverFits, UnknownProfile)) and known:
         return Verdict("Rejected", sentence(reason), never=refused.pod)
     why = f": {_why(refused.pod, reason, {pod.key for pod in pods})}" if reason is not None else ""

@@ -14,13 +14,13 @@ import msgspec
 
 from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
-from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.instaslice import INSTASLICES, KIND_MISSING, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.node_marks import AGENT_LABEL
 from tessera.api.nodes.silence import silent_nodes
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Forbidden, describe_unanswered, note_unanswered
+from tessera.kube.errors import ApiError, Forbidden, NotFound, describe_unanswered, note_unanswered
 from tessera.kube.resources import NODES, PODS, Node, Pod
 
 #: Least seconds between two readings that are handed out, and the time between two readings of the agents' pages.
@@ -63,7 +63,7 @@ async def read_cluster(
         partly: leave out what the API server does not answer, unless it answers for no cards at all.
 
     Raises:
-        NotFound: the kind Instaslice is not installed.
+        NotFound: the cluster lacks the kind Instaslice, and no agent shows that Tessera is there.
         Forbidden: the user may not read Instaslice objects.
     """
     failed: dict[str, str] | None = {} if partly else None
@@ -74,13 +74,17 @@ async def read_cluster(
         try:
             return (await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items
         except (ApiError, OSError) as error:
-            note_unanswered(INSTASLICES.plural, error, failed)
+            if isinstance(error, NotFound) and failed is not None:
+                failed[INSTASLICES.plural] = KIND_MISSING
+            else:
+                note_unanswered(INSTASLICES.plural, error, failed)
             lost = error
             return ()
 
     records, listed = await asyncio.gather(instaslices(), client.list_allowed(NODES, failed=failed))
     fleet = await _pages(client, reader or PageReader(client, SystemClock()), nodes, records, listed, failed=failed)
-    if lost is not None and fleet is None:
+    absent = isinstance(lost, NotFound) and fleet is not None and not (fleet.nodes or fleet.failures)
+    if lost is not None and (fleet is None or absent):
         raise lost
     pods = await _read_pods(client, None if fleet is None else [each.node for each in fleet.failures], failed)
     unread = describe_unanswered(failed or {})

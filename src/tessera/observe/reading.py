@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.access.agent_pages import FleetUsage, read_fleet
 from tessera.access.page_reader import PageReader
-from tessera.api.instaslice import INSTASLICES
+from tessera.api.instaslice import INSTASLICES, KIND_MISSING
 from tessera.api.names import INSTASLICE_NAMESPACE, SYSTEM_NAMESPACE
 from tessera.api.nodes.card_faults import read_withheld_holds
 from tessera.api.nodes.health import TAKEN
@@ -139,7 +139,9 @@ async def _find_silent(
     try:
         objects = {each.metadata.name for each in (await client.list(_OBJECTS, INSTASLICE_NAMESPACE)).items}
     except (ApiError, OSError) as error:
-        if not isinstance(error, Forbidden | NotFound):
+        if isinstance(error, NotFound) and agents and failed is not None:
+            failed[INSTASLICES.plural] = KIND_MISSING
+        elif not isinstance(error, Forbidden | NotFound):
             note_unanswered(INSTASLICES.plural, error, failed)
         objects = set()  # the other signs remain
     return silent_nodes(nodes, agents, objects.intersection(names) if names else objects)

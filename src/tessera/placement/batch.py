@@ -49,7 +49,8 @@ def unknown_profile(fleet: Fleet, profiles: Sequence[str]) -> UnknownProfile | N
     """Returns the reason if no card of the fleet has one of these profiles."""
     for profile in profiles:
         if not any(table.names[profile] for table in fleet.tables):
-            return UnknownProfile(profile, fleet.profiles, suggest_profile(profile, fleet.profiles))
+            closest = suggest_profile(profile, fleet.profiles)
+            return UnknownProfile(profile, fleet.profiles, closest, fleet.missing_kind)
     return None
 
 

@@ -39,6 +39,8 @@ class Fleet:
     """All cards that slices may go to."""
 
     def __init__(self) -> None:
+        #: The kind of object in which nodes report their cards, while the cluster lacks it; else empty.
+        self.missing_kind = ""
         #: The nodes that have cards, in the order in which they were added.
         self._nodes: dict[str, FleetNode] = {}
         #: One table for each geometry: those of ``_groups``, the same without choices, and ``CARD_MODELS`` former ones.

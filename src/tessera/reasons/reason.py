@@ -80,23 +80,30 @@ class UnknownProfile(_Reason, frozen=True):
         profile: the requested name.
         known: the profiles that the fleet's cards have.
         closest: the known profile whose spelling is closest, if any is close.
+        missing_kind: the kind of object that the cluster lacks, so that no card can be known; empty if it has it.
     """
 
     profile: Public
     known: tuple[Public, ...] = ()
     closest: Public | None = None
+    missing_kind: Public = ""
 
     @property
     def case(self) -> str:
-        """``not-offered`` of a device, else ``no-such-profile``, or ``no-card-reported`` while there are no cards."""
+        """``not-offered`` of a device, else ``no-such-profile``; ``no-card-reported`` while no cards are known.
+
+        ``kind-missing`` if they cannot be known.
+        """
         if is_device_profile(self.profile):
             return "not-offered"
+        if self.missing_kind:
+            return "kind-missing"
         return "no-such-profile" if self.known else "no-card-reported"
 
     @property
     def never(self) -> bool:
         """True while cards are known, and none has it."""
-        return bool(self.known) and not is_device_profile(self.profile)
+        return bool(self.known) and not self.missing_kind and not is_device_profile(self.profile)
 
 
 class NeverFits(_Reason, frozen=True):

@@ -34,7 +34,7 @@ from tessera.reasons.reason import (
     UnknownProfile,
     UpdateStep,
 )
-from tessera.text import count_noun, list_names
+from tessera.text import REINSTALL, count_noun, list_names
 from tessera.visibility import OTHERS_POD, Unnamed, Visibility
 
 #: Shows the controller's log.
@@ -104,6 +104,8 @@ def verdict(reason: Reason) -> str:
 def steps(reason: Reason, namespace: str) -> tuple[str, ...]:
     """What would help a pod of a namespace, as far as the reason alone says it."""
     match reason:
+        case UnknownProfile(profile=profile, missing_kind=kind) if kind and not is_device_profile(profile):
+            return (REINSTALL,)
         case UnknownProfile(profile=profile, known=known, closest=closest) if known and not is_device_profile(profile):
             return (
                 *((f"request {RESOURCE_PREFIX}{resource_spelling(closest)} instead",) if closest else ()),
@@ -267,6 +269,8 @@ def room_word(profiles: Iterable[str]) -> str:
 def _unknown(reason: UnknownProfile) -> str:
     if is_device_profile(reason.profile):
         return f"no node has {name_profiles([reason.profile])}"
+    if reason.missing_kind:
+        return f'no card is known that can make "{reason.profile}": the cluster lacks the kind {reason.missing_kind}'
     if not reason.known:
         return f'no card can make "{reason.profile}": no node has reported a card that is cut on demand'
     meant = f'; did you mean "{reason.closest}"?' if reason.closest else ";"

@@ -191,7 +191,9 @@ class ViewAnswers:
         aliases = Aliases(visibility, self._redactor)
         fleet = aliases.hide_fleet(whole)
         objects = aliases.hide(self._source.objects)
-        reading = ClusterReading(instaslices=objects.instaslices, nodes=objects.nodes, pods=objects.pods, fleet=fleet)
+        reading = ClusterReading(
+            instaslices=objects.instaslices, nodes=objects.nodes, pods=objects.pods, fleet=fleet, unread=objects.unread
+        )
         return msgspec.json.encode({"map": make_map(reading)})
 
 

@@ -1,4 +1,4 @@
-"""Serves stored CustomResourceDefinitions, and deletes the objects of a deleted one.
+"""Serves stored CustomResourceDefinitions; deletes the objects of a deleted one, and ends its watches.
 
 The controller listens to the store and handles every change of a definition inside the write. Kubernetes' own
 finalizer keeps a deleted definition until the last of its objects is gone.
@@ -128,6 +128,7 @@ class DefinitionController:
         crd = change.new.obj
         if change.kind == "DELETED":
             self._core.registry.remove_crd(crd["metadata"]["name"])
+            self._core.hubs.of(GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"])).end_all()
             return
         if change.old is None or change.old.obj.get("spec") != crd.get("spec"):
             self._serve(crd)

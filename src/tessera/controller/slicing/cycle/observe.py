@@ -6,6 +6,7 @@ What a pod or node has to do with its slices changes later, when it is absorbed.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import LAST_GATES, QUEUE_LABEL, NodeName, PodUid
 from tessera.api.queues import Queue
 from tessera.controller.objects.pod_info import PodInfo, Record
@@ -115,8 +116,8 @@ class Observer:
                 self._observe_record(event)
             case events.PodVersionsReset():
                 self._cluster.reset_pod_versions()
-            case events.InstasliceVersionsReset():
-                self._cluster.reset_instaslice_versions()
+            case events.InstasliceVersionsReset() | events.InstasliceKindMissing():
+                self._note_records(event)
             case events.StorageListed():
                 self._cluster.note_storage_listed()
             case events.DecisionDue() | events.WritesDue():
@@ -134,6 +135,14 @@ class Observer:
             self._put_pod(self._cluster.pods[uid])
         for proposer in self._proposers:
             proposer.note_owner(event.owner, event.workload)
+
+    def _note_records(self, event: events.InstasliceVersionsReset | events.InstasliceKindMissing) -> None:
+        """Takes in what concerns the Instaslice objects of all nodes."""
+        if isinstance(event, events.InstasliceVersionsReset):
+            self._cluster.reset_instaslice_versions()
+            return
+        self._state.inventory.fleet.missing_kind = INSTASLICES.label if event.missing else ""
+        self._cluster.capacity_changes.room_may_have_grown_anywhere()
 
     def _observe_record(self, event: events.RecordObserved | events.RecordsListed) -> None:
         kind = self._kinds.by_name[event.kind]

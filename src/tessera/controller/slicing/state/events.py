@@ -84,6 +84,12 @@ class PodVersionsReset(msgspec.Struct, frozen=True):
     """Versions of pods went back: the next observation of each pod counts at any version."""
 
 
+class InstasliceKindMissing(msgspec.Struct, frozen=True):
+    """The API server does not know the kind Instaslice, so nodes cannot report cards; or it knows the kind again."""
+
+    missing: bool
+
+
 class InstasliceVersionsReset(msgspec.Struct, frozen=True):
     """Versions of Instaslice objects went back: the next observation of each counts at any version."""
 
@@ -270,6 +276,7 @@ SlicerEvent = (
     | RecordsListed
     | PodVersionsReset
     | InstasliceVersionsReset
+    | InstasliceKindMissing
     | NamespaceObserved
     | QueueObserved
     | QueueDeleted
