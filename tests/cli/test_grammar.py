@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -93,10 +94,11 @@ def cluster(tmp_path: Path) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("words", WATCHED, ids=" ".join)
 def test_watch_shows_the_answer_on_a_screen_until_ctrl_c(words: Words, cluster: list[str]) -> None:
-    more = {"why": ["a", "-n", "team"], "defrag": ["--plan"], "topo": ["node-1"]}.get(words[0], [])
+    more = {"why": ["a", "-n", "team"], "defrag": ["--plan"], "topo": ["n3"]}.get(words[0], [])
     with on_terminal(*words, *more, "-w", *cluster, env=os.environ, columns=90, rows=12) as screen:
-        lines = screen.picture().partition("\x1b[?25l\x1b[H")[2].split("\r\n")
-        assert lines[0]
+        screen.until("\x1b[J")  # the empty screen
+        lines = screen.picture().removeprefix("\x1b[H").split("\r\n")
+        assert re.match(r" *\w", lines[0]), lines
         assert len(lines) <= 12
         screen.process.send_signal(signal.SIGINT)
         assert screen.process.wait(timeout=60) == 130

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,5 +183,8 @@ def test_ctrl_c_at_a_question_is_an_answer(server: tuple[Objects, str]) -> None:
     there.refused = frozenset({"daemonsets"})
     with on_terminal("uninstall", "--kubeconfig", kubeconfig, env=os.environ) as screen:
         screen.until("[y/N]: ")
+        # Python's readline does not see a signal between its prompt and its wait.
+        while Path(f"/proc/{screen.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.01)
         screen.process.send_signal(signal.SIGINT)
         assert screen.process.wait(timeout=60) == 130
