@@ -17,10 +17,12 @@ from tessera.cli.base.usage import notes_of
 from tessera.dashboard.view.cluster_map import make_map
 from tessera.explain.explanation import Query
 from tessera.explain.query import explain
+from tessera.forecast.queue_page import QueuePage
 from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden, InternalError, NotFound
 from tessera.limits import NODE_CARDS, USAGE_LEASES, USAGE_PAGE
 from tessera.observe.cluster_reading import read_cluster
+from tessera.observe.queue_reading import read_queue
 from tessera.observe.reading import read_usage
 from tessera_lab.apiserver.interfaces import Attributes, AuthorizationDecision, Obj, UserInfo
 from tessera_lab.cluster.cluster import ADMIN
@@ -46,6 +48,14 @@ async def test_a_cluster_without_tessera_lacks_the_kind_and_nothing_is_unread(cl
     assert (await read_usage(client, partly=True)).unread == ""
     with pytest.raises(NotFound):
         await read_cluster(client, partly=True)
+
+
+async def test_a_controller_that_cannot_begin_without_the_kind_is_told_so(cluster: AgentCluster) -> None:
+    await cluster.begin(kind=False)
+    await cluster.add_controller(QueuePage(leads=False))
+    assert await read_queue(cluster.client()) == f"no controller leads at this moment: {KIND_MISSING}"
+    await cluster.add_kind()
+    assert await read_queue(cluster.client()) == "no controller leads at this moment"
 
 
 async def test_with_an_agent_the_missing_kind_is_unread(cluster: AgentCluster) -> None:

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tessera.access.page_reader import CONTROLLER_AUDIENCE, PageReader
-from tessera.api.names import SLICE_PROMISED_CONDITION, SYSTEM_NAMESPACE
+from tessera.api.instaslice import INSTASLICES, KIND_MISSING
+from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_PROMISED_CONDITION, SYSTEM_NAMESPACE
 from tessera.clock import SystemClock, parse_time_or_zero
 from tessera.forecast.queue_page import CONTROLLER_PORT, QUEUE_PATH, QueuedPod, QueuePage, case_of, decode_page
 from tessera.kube.client import Client
@@ -106,7 +107,18 @@ async def _read_leader(kind: _PageKind[P], client: Client, reader: PageReader) -
         if not isinstance(found, str) and found.leads:
             return found
         why = why or (found if isinstance(found, str) else "")
-    return why or "no controller leads at this moment"
+    return why or f"no controller leads at this moment{await _kind_it_waits_for(client)}"
+
+
+async def _kind_it_waits_for(client: Client) -> str:
+    """The end of a sentence about a controller that does not lead: it begins once it has read the nodes' records."""
+    try:
+        await client.page(INSTASLICES, INSTASLICE_NAMESPACE, limit=1)
+    except NotFound:
+        return f": {KIND_MISSING}"
+    except (ApiError, OSError):
+        pass  # nothing is known of it
+    return ""
 
 
 async def _read_page(kind: _PageKind[P], reader: PageReader, pod: Pod) -> P | str:
