@@ -63,7 +63,8 @@ interface BrokenProps {
   failures: Failure[];
   /** Nodes whose driver or start went wrong. */
   nodes: NodeState[];
-  /** Cards whose agent does not answer. */
+  /** Cards that are known, and those of them whose agent does not answer. */
+  known: number;
   silent: number;
   onOpen: (id: string) => void;
 }
@@ -73,7 +74,7 @@ export function isBroken({ driver, startup }: NodeState): boolean {
   return startup?.overdue === true || ["failed", "blocked"].includes(driver?.phase ?? "");
 }
 
-export function Broken({ filtered, unwell, failures, nodes, silent, onOpen }: BrokenProps) {
+export function Broken({ filtered, unwell, failures, nodes, known, silent, onOpen }: BrokenProps) {
   const degraded = unwell.filter(([, card]) => !isOutOfUse(card)).length;
   const items = [
     ...failures.map((each) => <FailureItem key={`f/${each.node}`} failure={each} onOpen={onOpen} />),
@@ -100,9 +101,11 @@ export function Broken({ filtered, unwell, failures, nodes, silent, onOpen }: Br
       note={degraded > 0 ? `and ${integer(degraded)} degraded, still in use` : undefined}
       draw={(most) => items.slice(0, most)}
       empty={
-        silent > 0
-          ? `No fault is known; ${count(silent, "card")} cannot be asked.`
-          : "Every card is well, and every agent answers."
+        known === 0
+          ? "No card is known, so none is known to be broken."
+          : silent > 0
+            ? `No fault is known; ${count(silent, "card")} cannot be asked.`
+            : "Every card is well, and every agent answers."
       }
       first={3}
     />

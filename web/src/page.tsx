@@ -251,6 +251,7 @@ function Overview({ summary, view, change, open, ranges, onSignIn }: OverviewPro
         key="broken"
         unwell={found.unwell}
         nodes={broken}
+        known={summary.cards}
         silent={summary.silent ?? 0}
         {...{ filtered, failures }}
         onOpen={open}

@@ -11,9 +11,10 @@ from tests.dashboard.browser.scene import A100, H100, NOW, card, device, scene
 from tests.observe.conftest import lease
 
 from tessera.access.agent_pages import FleetUsage
+from tessera.api.instaslice import KIND_MISSING
 from tessera.api.nodes.usage import NodeUsage
 from tessera.dashboard.card_documents import make_documents
-from tessera.dashboard.documents import CardDocument, SummaryDocument, TeamDocument, WaitingDocument
+from tessera.dashboard.documents import CardDocument, FailureDocument, SummaryDocument, TeamDocument, WaitingDocument
 from tessera.forecast.queue_page import SpareSlices
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e" + "x" * 200
@@ -510,13 +511,24 @@ def test_the_longest_name_leaves_the_other_columns_their_room(visit: Visits, liv
 
 
 def test_an_empty_cluster_says_so(visit: Visits, live: LivePage) -> None:
-    summary = msgspec.structs.replace(scene(history=False)["summary"], silent=0)
+    summary = msgspec.structs.replace(scene(history=False)["summary"], silent=0, cards=0)
     live.publish({"summary": summary})
     visitor = visit()
     expect(visitor.page.get_by_text("No agent has reported a card yet.")).to_be_visible()
-    for nothing in ("Every card is well, and every agent answers.", "No pod waits for cards.", "Every pod uses what"):
+    for nothing in (
+        "No card is known, so none is known to be broken.",
+        "No pod waits for cards.",
+        "Every pod uses what",
+    ):
         expect(visitor.page.get_by_text(nothing)).to_be_visible()
     visitor.check()
-    live.publish({"summary": msgspec.structs.replace(summary, silent=4)})
+    live.publish({"summary": msgspec.structs.replace(summary, silent=4, cards=4)})
     expect(visitor.page.get_by_text("No fault is known; 4 cards cannot be asked.")).to_be_visible()
+    expect(visitor.page.get_by_text("Every card is well")).to_have_count(0)
+    well = msgspec.structs.replace(summary, cards=4)
+    live.publish({"summary": well})
+    expect(visitor.page.get_by_text("Every card is well, and every agent answers.")).to_be_visible()
+    lost = FailureDocument(node="instaslices", reason=KIND_MISSING)
+    live.publish({"summary": well, "failure/instaslices": lost})
+    expect(visitor.page.get_by_text(KIND_MISSING)).to_be_visible()
     expect(visitor.page.get_by_text("Every card is well")).to_have_count(0)
