@@ -12,17 +12,20 @@ from tests.support.virtual_lab import Scenario, VirtualLab, manifest
 
 from tessera.api.names import GATE
 from tessera.api.nodes.node_cards import labels_say_gpu
-from tessera.doctor.reading import POLICY_BINDINGS
 from tessera.explain.explanation import parse_query
 from tessera.explain.query import explain
 from tessera.kube.errors import ApiError
 from tessera.kube.resources import JOBS, NAMESPACES, PODS
+from tessera.kube.resources.meta import Resource
 from tessera_lab.cluster.options import parse_nodes
 
 ONE, TWO, ALL = ({"nvidia.com/gpu": count} for count in (1, 2, 4))
 #: More writes of the controller than the story has; the test proves that it is.
 WRITES = 8
 Managed = Callable[..., Any]
+POLICY_BINDINGS = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "", False, dict[str, Any]
+)
 
 
 def outside(lab: VirtualLab, limits: dict[str, int]) -> Callable[[], Any]:

@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +11,15 @@ from tests.kube.certificates import Authority
 
 from tessera.api.nodes.card_faults import CARDS_ANNOTATION, encode_cards
 from tessera.api.nodes.preflights import PREFLIGHT_ANNOTATION, CardTest, encode_tests
+from tessera.cli.install.variants import PROTECTIONS, without_protections
 from tessera.clock import rfc3339_micro
 from tessera.doctor.facts import ClusterFacts, Finding, Refusal, Verdict
 from tessera.doctor.installation_checks import check_installation
+from tessera.doctor.installed_objects import POLICIES, places
+from tessera.doctor.manifests import install_manifests, page_manifests
 from tessera.doctor.platform_checks import check_platform
 from tessera.kube.resources import CoreEvent, Node, ObjectReference
+from tessera.text import REINSTALL
 
 NOW = time.time()
 FORBIDDEN = Refusal("Error from server (Forbidden): no", lacks_right=True)
@@ -128,13 +132,30 @@ def definition(name: str, established: str = "True") -> Mapping[str, Any]:
     return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Established", "status": established}]}}
 
 
-DEFINITIONS = (
-    "instaslices.inference.redhat.com",
-    "clusterpolicies.nvidia.com",
-    "nvidiadrivers.nvidia.com",
-    "queues.tessera.dev",
-)
-PODS = [pod("tessera-agent"), pod("tessera-controller"), pod("tessera-webhook"), pod("tessera-webhook", "n2")]
+APPS = ("tessera-agent", "tessera-controller", "tessera-webhook")
+PODS = [*map(pod, APPS), pod("tessera-webhook", "n2"), pod("tessera-dashboard")]
+MANIFESTS = (*install_manifests(), *page_manifests())
+POLICY = "ValidatingAdmissionPolicy"
+PRIVILEGED = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
+VALID = webhook(90 * 24)
+
+
+def cluster_of(manifests: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The facts about the objects of a cluster that has these alone."""
+    there = [(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in manifests]
+    has = [name for kind, _, name in there if kind in {"MutatingWebhookConfiguration", "Namespace"}]
+    return {
+        "names": {
+            (kind.label, where): [name for of, at, name in there if (of, at) == (kind.kind, where)]
+            for kind, where in places()
+        },
+        "bindings": [name for kind, _, name in there if kind == f"{POLICY}Binding"],
+        "definitions": [definition(name) for kind, _, name in there if kind == "CustomResourceDefinition"],
+        "webhook": VALID if "tessera-webhook" in has else MISSING,
+        "namespace": PRIVILEGED if "tessera-system" in has else MISSING,
+    }
+
+
 REFUSED_POD = CoreEvent(
     involved_object=ObjectReference(kind="DaemonSet", namespace="csi", name="node"),
     reason="FailedCreate",
@@ -146,20 +167,9 @@ HEALTHY = ClusterFacts(
     nodes=[node()],
     pods=PODS,
     daemon_sets=[daemon_set("agent"), daemon_set("nvidia-mig-manager", 0)],
-    namespace={"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}},
-    definitions=[definition(each) for each in DEFINITIONS],
-    webhook=webhook(90 * 24),
     leader=lease("tessera-controller", 2),
     node_leases=[lease("n1", 8), lease("gone", 9_000)],
     gates={"PodSchedulingReadiness": True},
-    bindings=[
-        "tessera-agent",
-        "tessera-driver",
-        "tessera-namespaces",
-        "tessera-pins",
-        "tessera-device-access",
-        "others",
-    ],
     exempt=["calico-system"],
     refused=[],
     settings={"tessera-system/sharing-profiles": True, "tessera-system/mig-layouts": True},
@@ -169,6 +179,7 @@ HEALTHY = ClusterFacts(
     rights={"tessera map": []},
     skew=0.4,
     now=NOW,
+    **cluster_of(MANIFESTS),
 )
 
 
@@ -178,6 +189,50 @@ def examine(facts: ClusterFacts) -> Sequence[Finding]:
 
 def test_a_healthy_cluster_has_no_other_finding() -> None:
     assert {each.verdict for each in examine(HEALTHY)} == {Verdict.OK}
+
+
+def test_every_object_of_the_manifests_is_missed() -> None:
+    assert set(cluster_of(MANIFESTS)["bindings"]) == set(POLICIES)
+    forgotten = []
+    for gone in MANIFESTS:
+        rest = cluster_of(each for each in MANIFESTS if each is not gone)
+        found = [each for each in examine(msgspec.structs.replace(HEALTHY, **rest)) if each.verdict is not Verdict.OK]
+        text = " ".join(f"{each.text} {each.advice} {' '.join(each.objects)}" for each in found)
+        name = gone["metadata"]["name"]
+        if not (name in text or (name == "tessera-system" and "Tessera is not installed" in text)):
+            forgotten.append((gone["kind"], name))
+    assert not forgotten
+
+
+@pytest.mark.parametrize("left_out", [*PROTECTIONS, "device-access", "page", "all"])
+def test_what_an_installation_may_leave_out_is_not_missed(left_out: str) -> None:
+    every = PROTECTIONS if left_out == "all" else [left_out] if left_out in PROTECTIONS else []
+    page = [] if left_out in {"page", "all"} else page_manifests()
+    made = without_protections([*install_manifests(), *page], every)
+    if left_out == "device-access":
+        made = [each for each in made if each["metadata"]["name"] != "tessera-device-access"]
+    found = examine(msgspec.structs.replace(HEALTHY, **cluster_of(made)))
+    assert Verdict.ERROR not in {each.verdict for each in found}
+    (objects,) = [each for each in found if each.check == "objects"]
+    assert (objects.verdict, "the live page" in objects.text) == (Verdict.OK, not page)
+
+
+def test_an_api_service_and_a_policy_that_are_missing_are_named_with_the_next_step() -> None:
+    gone = {"v1alpha1.view.tessera.dev", "tessera-pins"}
+    kinds = {"APIService", POLICY}
+    rest = cluster_of(each for each in MANIFESTS if each["kind"] not in kinds or each["metadata"]["name"] not in gone)
+    (found,) = [each for each in examine(msgspec.structs.replace(HEALTHY, **rest)) if each.verdict is not Verdict.OK]
+    assert (found.check, found.verdict, found.advice) == ("objects", Verdict.ERROR, REINSTALL)
+    assert found.objects == ("validatingadmissionpolicy/tessera-pins", "apiservice/v1alpha1.view.tessera.dev")
+
+
+def test_kinds_that_the_asker_may_not_list_are_not_called_missing() -> None:
+    names = {place: FORBIDDEN if place[0] == "services" else found for place, found in HEALTHY.names.items()}
+    (found,) = [
+        each for each in examine(msgspec.structs.replace(HEALTHY, names=names)) if each.verdict is not Verdict.OK
+    ]
+    assert (found.verdict, found.lacks_right) == (Verdict.UNKNOWN, True)
+    assert found.text == "not examined: that needs the right to list services"
 
 
 def test_a_wrong_node_group_is_told_with_object_field_value_rule_effect_and_next_step() -> None:
@@ -242,8 +297,15 @@ CASES: Sequence[tuple[str, Any, str, Verdict, str]] = [
     ("rights", {"tessera top": ["get pods/proxy in tessera-system"]}, "rights", Verdict.WARNING, "pods/proxy"),
     ("namespace", BASELINE, "pod-security", Verdict.ERROR, "baseline"),
     ("definitions", [], "definitions", Verdict.ERROR, "instaslices.inference.redhat.com"),
-    ("definitions", [definition(each, "False") for each in DEFINITIONS], "definitions", Verdict.ERROR, "not served"),
+    (
+        "definitions",
+        [definition("instaslices.inference.redhat.com", "False")],
+        "definitions",
+        Verdict.ERROR,
+        "not served",
+    ),
     ("pods", [*PODS[:1], *PODS[2:]], "tessera-controller", Verdict.ERROR, "no pod"),
+    ("pods", PODS[:4], "tessera-dashboard", Verdict.ERROR, "no pod of tessera-dashboard is ready"),
     ("pods", [*PODS[:3], pod("tessera-webhook", ready="False")], "tessera-webhook", Verdict.WARNING, "1 of 2"),
     (
         "pods",

@@ -35,7 +35,7 @@ BUDGETS: Mapping[str, tuple[int, int]] = {
     "idle": (63, 5),
     "usage": (46, 1),
     "topo node-1": (65, 6),
-    "doctor": (73, 23),
+    "doctor": (73, 43),
 }
 #: Libraries of the cluster's processes, which no command needs.
 PROCESSES = {"aiohttp", "grpc", "prometheus_client", "uvloop", "http.server", "cryptography"}

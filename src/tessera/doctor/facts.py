@@ -137,6 +137,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         node_leases: the Leases of the nodes.
         gates: the API server's feature gates, by name.
         bindings: the names of the ValidatingAdmissionPolicyBindings.
+        names: the names of the objects of each kind that an installation has, by ``PLURAL.GROUP`` and namespace.
         exempt: the namespaces that a label exempts from the policy for pods.
         refused: events about pods that could not be created.
         settings: for each ConfigMap that an agent follows, as ``NAMESPACE/NAME``, True if it exists.
@@ -163,6 +164,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     node_leases: Sequence[Object] | Refusal
     gates: Mapping[str, bool] | Refusal
     bindings: Sequence[str] | Refusal
+    names: Mapping[tuple[str, str], Sequence[str] | Refusal]
     exempt: Sequence[str] | Refusal
     refused: Sequence[CoreEvent] | Refusal
     settings: Mapping[str, bool] | Refusal

@@ -34,25 +34,11 @@ from tessera.doctor.facts import (
     unknown,
     warning,
 )
+from tessera.doctor.installed_objects import check_objects, deployments, has_condition
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kube.resources.pods import NOT_PULLED
 from tessera.text import count_noun, list_names, one_line
 
-#: Names of the definitions, and who else may bring them.
-DEFINITIONS = (
-    "instaslices.inference.redhat.com",
-    "clusterpolicies.nvidia.com",
-    "nvidiadrivers.nvidia.com",
-    "queues.tessera.dev",
-)
-#: Bindings of the admission policies, with the effect of each.
-POLICIES: Mapping[str, str] = {
-    "tessera-agent": "a stolen token of an agent can write other nodes",
-    "tessera-driver": "a stolen token of a driver's pod can label other nodes",
-    "tessera-namespaces": "who may change a namespace can exempt it from the policies, or give it another team's share",
-    "tessera-pins": "a tenant's pod can leave the queue, or hold cards on which it does not run",
-    "tessera-device-access": "pods may use GPUs without a request",
-}
 _APP = "app.kubernetes.io/name"
 _LIST_PODS = f"list pods in {SYSTEM_NAMESPACE}"
 #: What only an administrator does: nobody else misses the right.
@@ -77,7 +63,7 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
         )
         return
     yield _namespace(facts.namespace)
-    yield _definitions(facts.definitions)
+    yield from check_objects(facts)
     if isinstance(facts.pods, Refusal):
         yield not_examined("processes", facts.pods, needs=_LIST_PODS)
     else:
@@ -86,7 +72,6 @@ def check_installation(facts: ClusterFacts) -> Iterator[Finding]:
     yield _settings(facts.settings)
     yield _node_groups(facts.node_groups)
     yield _repairs(facts.repairs)
-    yield _policies(facts.bindings)
     yield _device_access(facts)
     yield _leader(facts)
     yield from _webhook(facts)
@@ -128,34 +113,10 @@ def _namespace(namespace: Object | Refusal) -> Finding:
     return ok("pod-security", f"namespace {SYSTEM_NAMESPACE} admits privileged pods")
 
 
-def _definitions(definitions: Sequence[Object] | Refusal) -> Finding:
-    if isinstance(definitions, Refusal):
-        return not_examined("definitions", definitions)
-    there = {each["metadata"]["name"]: each for each in definitions}
-    missing = [name for name in DEFINITIONS if name not in there]
-    waiting = [name for name in DEFINITIONS if name in there and not _has_condition(there[name], "Established")]
-    if missing or waiting:
-        text = "; ".join(
-            part
-            for part in (
-                f"missing: {', '.join(missing)}" if missing else "",
-                f"not served yet: {', '.join(waiting)}" if waiting else "",
-            )
-            if part
-        )
-        return error("definitions", text, "run the installation again")
-    return ok("definitions", "all kinds are served")
-
-
-def _has_condition(item: Object, kind: str) -> bool:
-    conditions = (item.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == kind and each.get("status") == "True" for each in conditions)
-
-
 def _processes(facts: ClusterFacts, pods: Sequence[Object]) -> Iterator[Finding]:
-    for app in ("tessera-controller", "tessera-webhook"):
+    for app in deployments(facts):
         of_app = [each for each in pods if _app(each) == app]
-        ready = [each for each in of_app if _has_condition(each, "Ready")]
+        ready = [each for each in of_app if has_condition(each, "Ready")]
         if not ready:
             text = f"no pod of {app} is ready"
             yield error(app, text, f"kubectl -n {SYSTEM_NAMESPACE} describe pods -l {_APP}={app}")
@@ -320,16 +281,6 @@ def _check_file(file: _OptionFile, config: Object | Refusal, describe: Callable[
     )
     text = f"{mistake}; {file.mistaken}"
     return error(file.check, text, advice, [f"configmap/{file.name} in {SYSTEM_NAMESPACE}"])
-
-
-def _policies(bindings: Sequence[str] | Refusal) -> Finding:
-    if isinstance(bindings, Refusal):
-        return not_examined("policies", bindings)
-    missing = [f"{name}: {what}" for name, what in POLICIES.items() if name not in bindings]
-    if missing:
-        advice = "install again with all policies, if this is not your choice (docs/protections.md)"
-        return warning("policies", f"not in force: {'; '.join(missing)}", advice)
-    return ok("policies", "agents and drivers are confined to their nodes, and pods to the GPUs that they ask for")
 
 
 def _device_access(facts: ClusterFacts) -> Finding:

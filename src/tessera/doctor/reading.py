@@ -32,6 +32,7 @@ from tessera.doctor.facts import (
     arguments,
     claim_driver,
 )
+from tessera.doctor.installed_objects import BINDINGS, places
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden, NotFound, Unauthorized
 from tessera.kube.resources import (
@@ -73,14 +74,6 @@ T = TypeVar("T")
 NODE_LEASES = "kube-node-lease"
 #: ConfigMaps that are looked for; while a DaemonSet changes, its agents follow four.
 FOLLOWED = 8
-POLICY_BINDINGS: Resource[dict[str, Any]] = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingadmissionpolicybindings",
-    "ValidatingAdmissionPolicyBinding",
-    False,
-    dict,
-)
 #: What the live page tells of its Prometheus.
 PASTS: Resource[dict[str, Any]] = Resource("view.tessera.dev", "v1alpha1", "pasts", "Past", True, dict)
 _DATE = re.compile(
@@ -115,7 +108,7 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         leader = group.create_task(try_to_read(_get(client, LEASES.as_dicts(), "tessera-controller", SYSTEM_NAMESPACE)))
         node_leases = group.create_task(try_to_read(_list(client, LEASES.as_dicts(), NODE_LEASES)))
         gates = group.create_task(try_to_read(_gates(client)))
-        bindings = group.create_task(try_to_read(_names(client, POLICY_BINDINGS)))
+        names = group.create_task(_installed_names(client))
         exempt = group.create_task(try_to_read(_exempt(client)))
         refused = group.create_task(try_to_read(_refused(client)))
         node_groups = group.create_task(
@@ -147,7 +140,8 @@ async def read_facts(client: Client, clock: Clock, trial_namespace: str) -> Clus
         leader=leader.result(),
         node_leases=node_leases.result(),
         gates=gates.result(),
-        bindings=bindings.result(),
+        bindings=names.result()[BINDINGS, ""],
+        names=names.result(),
         exempt=exempt.result(),
         refused=refused.result(),
         settings=settings,
@@ -232,8 +226,15 @@ async def _list(client: Client, resource: Resource[dict[str, Any]], namespace: s
     return (await client.list(resource, namespace)).items
 
 
-async def _names(client: Client, resource: Resource[Any]) -> Sequence[str]:
-    return [each.metadata.name for each in (await client.list(resource.metadata_only())).items]
+async def _installed_names(client: Client) -> Mapping[tuple[str, str], Sequence[str] | Refusal]:
+    """The names of all objects of the kinds, and in the namespaces, that an installation has."""
+    wanted = places()
+    found = await asyncio.gather(*(try_to_read(_names(client, kind, namespace)) for kind, namespace in wanted))
+    return {(kind.label, namespace): each for (kind, namespace), each in zip(wanted, found, strict=True)}
+
+
+async def _names(client: Client, resource: Resource[Any], namespace: str) -> Sequence[str]:
+    return [each.metadata.name for each in (await client.list(resource.metadata_only(), namespace or None)).items]
 
 
 async def _exempt(client: Client) -> Sequence[str]:
