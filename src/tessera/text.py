@@ -17,7 +17,8 @@ from tessera.limits import ECHOED
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _ELLIPSIS = "…"
 
-#: Brings back what was deleted of Tessera's own objects.
+#: Bring back what was deleted of Tessera's own objects, as one word and as a step.
+INSTALLATION = "`tessera install --reuse` or `helm upgrade`"
 REINSTALL = "an administrator runs the installation again: tessera install --reuse, or helm upgrade"
 
 

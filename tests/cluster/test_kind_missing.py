@@ -31,7 +31,9 @@ def test_nobody_takes_the_missing_records_for_none_and_all_goes_on_with_them(in_
         told = await why(lab, "runs")
         assert told.unread == UNREAD
         assert told.answers[0].verdict == "runs on node node-1"
-        assert told.answers[0].facts[0] == "it requests 3g.20gb"
+        lacks = "the cluster lacks the kind instaslices.inference.redhat.com"
+        assert told.answers[0].facts == ("it requests 3g.20gb", f"{lacks}: this is from the pod and its events alone")
+        assert told.answers[0].help == (REINSTALL,)
         found = make_map(await read_cluster(lab.client, partly=True))
         assert found.note == UNREAD
         assert [(each.node, len(each.cards), each.unread) for each in found.nodes] == [("node-1", 4, "")]

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tessera.api.instaslice import (
+    KIND_MISSING,
     AllocationRequest,
     AllocationResult,
     AllocationStatus,
@@ -46,6 +47,7 @@ from tessera.kube.resources.nodes import ContainerImage
 from tessera.mig.models import model_by_short_name
 from tessera.reasons.node_rules import NodeRule, RuleKind
 from tessera.reasons.reason import NoNode, RuleCount
+from tessera.text import REINSTALL
 
 NOW = 1_800_000_000.0
 DYNAMIC = {"nvidia.com/mig.config": "dynamic"}
@@ -205,6 +207,15 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
     found = answer(bound(status={"phase": "Running"}), instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))])
     assert (found.case, found.verdict) == ("runs", "runs on node n1")
     assert found.facts == ("it has 3g.20gb on GPU 0, memory slots 4-7",)
+
+
+def test_where_the_kind_of_the_records_is_missing_no_right_is_blamed() -> None:
+    """The live page reads no Leases, whatever the rights of its visitor."""
+    lost: dict[str, Any] = {"forbidden": frozenset({"instaslices", "leases"}), "failed": {"instaslices": KIND_MISSING}}
+    found = answer(bound(status={"phase": "Running"}), instaslices=[], **lost)
+    assert found.facts[1].startswith("the cluster lacks the kind instaslices.inference.redhat.com: this is from")
+    assert "may not list" not in said(found)
+    assert found.help == (REINSTALL,)
 
 
 def without_offers(on: Node) -> Node:

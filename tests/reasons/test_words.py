@@ -75,7 +75,8 @@ WORDS: Mapping[Reason, Words] = {
     UnknownProfile("3g.20gb", missing_kind="instaslices.example.com"): Words(
         "kind-missing",
         WAITS,
-        'no card is known that can make "3g.20gb": the cluster lacks the kind instaslices.example.com',
+        'no card is known that can make "3g.20gb": the cluster lacks the kind instaslices.example.com,'
+        " which `tessera install --reuse` or `helm upgrade` brings back",
     ),
     UnknownProfile("nvidia.com/gpu", ("3g.20gb",)): Words("not-offered", WAITS, "no node has nvidia.com/gpu"),
     NeverFits(("7g.40gb",) * 3): Words(

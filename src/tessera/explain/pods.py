@@ -42,13 +42,13 @@ from tessera.explain.scheduler_words import (
     scheduler_name,
     told_by_condition,
 )
-from tessera.explain.snapshot import ClusterView
+from tessera.explain.snapshot import REQUIRED_KINDS, ClusterView
 from tessera.explain.topology_text import describe_joined
 from tessera.kube.resources import CoreEvent, Pod
 from tessera.kueue.objects import PREFIX, QUEUE_LABEL
 from tessera.reasons.reason import OtherGate, Planning
 from tessera.reasons.words import CONTROLLER_LOG, name_blockers, sentence, steps, verdict
-from tessera.text import one_line
+from tessera.text import REINSTALL, one_line
 
 #: Misplaced keys that are told of one object.
 _MISPLACED = 5
@@ -360,11 +360,12 @@ _VIEW = "an administrator can bind you the ClusterRole tessera-view in this name
 def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanation:
     """Explains a pod by itself and its events, for a user who may not read the cluster."""
     snapshot = view.snapshot
+    again = (REINSTALL,) if snapshot.lacks_kind else ()
     forbidden = f"{snapshot.describe_missing()}: this is from the pod and its events alone"
     events = [view.describe_event(each) for each in view.events_of(pod.metadata.uid)[-3:]]
     asks = f"it requests {profiles_text(facts)}"
     if pod.status.phase == "Running":
-        return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
+        return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden), help=again)
     told = told_by_condition(view, pod)
     if facts.gated or (facts.kind is CLAIMS and told is not None):
         case = "held"
@@ -379,6 +380,7 @@ def _explain_by_events(view: ClusterView, pod: Pod, facts: PodInfo) -> Explanati
         facts=(asks, *scheduler_facts(view, pod), *events, forbidden),
         help=(
             f"see all that you may: kubectl describe pod -n {facts.namespace} {facts.name}",
-            *([_VIEW] if snapshot.forbidden - snapshot.failed.keys() else []),
+            *again,
+            *([_VIEW] if snapshot.forbidden & REQUIRED_KINDS - snapshot.failed.keys() else []),
         ),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tessera.api.instaslice import Instaslice, Slice, recorded_slices
+from tessera.api.instaslice import KIND_LACKS, KIND_MISSING, Instaslice, Slice, recorded_slices
 from tessera.api.names import NodeName
 from tessera.api.nodes.card_faults import read_node_faults
 from tessera.api.nodes.health import describe_fault
@@ -137,11 +137,21 @@ class Snapshot:
         return describe_unanswered(self.failed)
 
     def describe_missing(self, more: Iterable[str] = ()) -> str:
-        """Says which kinds are missing, and whether the user lacks the right or the API server did not answer."""
+        """Says which kinds are missing, and whether the user lacks the right or the API server did not answer.
+
+        Where it did not, a right is named only if that is in the way too.
+        """
         lacking = sorted({*self.forbidden, *more} - self.failed.keys())
-        parts = [f"you may not list {', '.join(lacking)}"] if lacking else []
-        failed = [f"{', '.join(sorted(self.failed))} could not be read"] if self.failed else []
-        return " and ".join([*parts, *failed])
+        told = bool(lacking) and not (self.failed and REQUIRED_KINDS.isdisjoint(lacking) and not more)
+        parts = [f"you may not list {', '.join(lacking)}"] if told else []
+        unread = sorted(kind for kind, why in self.failed.items() if why != KIND_MISSING)
+        failed = [f"{', '.join(unread)} could not be read"] if unread else []
+        return " and ".join([*parts, *failed, *([KIND_LACKS] if self.lacks_kind else [])])
+
+    @property
+    def lacks_kind(self) -> bool:
+        """True if the cluster has Tessera and lacks the kind Instaslice."""
+        return KIND_MISSING in self.failed.values()
 
     @property
     def plans_claims(self) -> bool:

@@ -34,7 +34,7 @@ from tessera.reasons.reason import (
     UnknownProfile,
     UpdateStep,
 )
-from tessera.text import REINSTALL, count_noun, list_names
+from tessera.text import INSTALLATION, REINSTALL, count_noun, list_names
 from tessera.visibility import OTHERS_POD, Unnamed, Visibility
 
 #: Shows the controller's log.
@@ -270,7 +270,8 @@ def _unknown(reason: UnknownProfile) -> str:
     if is_device_profile(reason.profile):
         return f"no node has {name_profiles([reason.profile])}"
     if reason.missing_kind:
-        return f'no card is known that can make "{reason.profile}": the cluster lacks the kind {reason.missing_kind}'
+        lacks = f"the cluster lacks the kind {reason.missing_kind}, which {INSTALLATION} brings back"
+        return f'no card is known that can make "{reason.profile}": {lacks}'
     if not reason.known:
         return f'no card can make "{reason.profile}": no node has reported a card that is cut on demand'
     meant = f'; did you mean "{reason.closest}"?' if reason.closest else ";"
