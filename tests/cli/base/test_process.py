@@ -71,3 +71,27 @@ def test_a_coroutine_that_cancels_itself_was_not_interrupted() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         run_command(work())
+
+
+def test_ctrl_c_in_the_last_step_counts() -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        press()
+        return "done"
+
+    with pytest.raises(KeyboardInterrupt):
+        run_command(work())
+
+
+def test_after_two_presses_at_any_point_the_next_command_is_interruptible() -> None:
+    async def work() -> None:
+        asyncio.get_running_loop().call_later(0.01, press)
+        try:
+            await asyncio.sleep(600)
+        finally:
+            asyncio.get_running_loop().call_later(0.01, press)
+            await asyncio.sleep(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_command(work())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

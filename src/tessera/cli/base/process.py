@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -50,38 +51,46 @@ def run_command(main: Coroutine[Any, Any, T]) -> T:
     Raises:
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
+    task: asyncio.Task[T] | None = None
     interrupted = False
-    # Another thread gets no signals, and a shell's background job ignores this one.
-    is_interruptible = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
 
     async def run() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        nonlocal task
+        task = asyncio.current_task()
+        return await main
 
-        def interrupt(_number: int, _frame: object) -> None:
-            nonlocal interrupted
-            if interrupted or task is None:
-                raise KeyboardInterrupt
-            interrupted = True
-            loop.call_soon_threadsafe(task.cancel)
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal interrupted
+        if interrupted or task is None or task.done():
+            raise KeyboardInterrupt
+        interrupted = True
+        task.get_loop().call_soon_threadsafe(task.cancel)
 
-        if not is_interruptible:
-            return await main
-        before = signal.signal(signal.SIGINT, interrupt)
+    with _calling_on_interrupt(interrupt):
         try:
-            return await main
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    with asyncio.Runner() as runner:
-        try:
-            return runner.run(run())
+            with asyncio.Runner() as runner:
+                result = runner.run(run())
         except asyncio.CancelledError:
             if interrupted:
                 raise KeyboardInterrupt from None
             raise
+    if interrupted:  # in the last step of the coroutine, or it went on
+        raise KeyboardInterrupt
+    return result
+
+
+@contextmanager
+def _calling_on_interrupt(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Calls the handler on Ctrl-C: not in another thread, which gets no signals, nor in a job that ignores this one."""
+    usual = signal.default_int_handler
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not usual:
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:

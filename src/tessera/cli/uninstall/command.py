@@ -1,6 +1,5 @@
 """``tessera uninstall``: removes Tessera from a cluster."""
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -82,8 +81,10 @@ def command(
       tessera uninstall --yes -o json > removed.json
     """
     options = _options(keep_slices, keep_crds, force, timeout, from_hook, dry_run)
-    may_ask = not (yes or dry_run or from_hook)
-    return run_command(_uninstall(options, kubeconfig, context, output, may_ask=may_ask))
+    if not (yes or dry_run or from_hook):
+        run_command(_refuse_owned(kubeconfig, context))
+        _confirm()  # outside of the event loop, which sees no Ctrl-C while it waits for a person
+    return run_command(_uninstall(options, kubeconfig, context, output))
 
 
 def _options(  # noqa: PLR0917 - the command's options in their order
@@ -108,17 +109,24 @@ def parse_removal(arguments: Sequence[str]) -> "RemovalOptions":
     return _options(*(values[name] for name in names))
 
 
-async def _uninstall(
-    options: "RemovalOptions", kubeconfig: Path | None, context: str | None, output: Output, *, may_ask: bool
-) -> int:
+async def _refuse_owned(kubeconfig: Path | None, context: str | None) -> None:
+    async with connect(COMPONENT, kubeconfig, context) as client:
+        await _refuse_other_owner(client)
+
+
+async def _refuse_other_owner(client: "Client") -> None:
     from tessera.cli.install.ownership import find_owner, refuse_uninstall
+
+    if owner := await find_owner(client):
+        raise CommandError(refuse_uninstall(owner))
+
+
+async def _uninstall(options: "RemovalOptions", kubeconfig: Path | None, context: str | None, output: Output) -> int:
     from tessera.clock import SystemClock
 
     async with connect(COMPONENT, kubeconfig, context) as client:
-        if not options.from_hook and (owner := await find_owner(client)):
-            raise CommandError(refuse_uninstall(owner))
-        if may_ask:
-            _confirm()
+        if not options.from_hook:
+            await _refuse_other_owner(client)
         results = await report_removal(client, SystemClock(), options, (lambda _: None) if output.for_programs else say)
     if output.for_programs:
         from tessera.cli.uninstall.nodes import Left
@@ -197,10 +205,4 @@ def summary(results: "Sequence[Result]", *, dry: bool) -> str:
 def _confirm() -> None:
     if not sys.stdin.isatty():
         raise CommandError("error: the command asks before it removes Tessera, and there is no terminal; add --yes")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a loop that waits for a person sees no Ctrl-C
-    try:
-        click.confirm(
-            "Remove Tessera from this cluster? tessera uninstall --dry-run shows what goes", abort=True, err=True
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
+    click.confirm("Remove Tessera from this cluster? tessera uninstall --dry-run shows what goes", abort=True, err=True)
