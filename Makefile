@@ -75,11 +75,11 @@ $(VENV)/.compiled: $(VENV)/.dev $(shell find tests -name 'test_*.py')
 # Five workers for two cores: tests with real processes wait for them. With three, a quarter of both cores was idle.
 unit: $(VENV)/.compiled
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 5 --max-worker-restart 1 --dist loadfile --no-loadscope-reorder -m "not soak"
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 5 --max-worker-restart 3 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 	@scripts/need-debian $(VENV)/tools $(TOOLS)
-	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=14400
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --max-worker-restart 3 --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=14400
 
 image: $(VENV)/.dev  ## the image of both platforms as an OCI layout in dist/image, without a container engine
 	@scripts/need-debian $(VENV)/tools umoci

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import random
-import re
 import signal
 import sys
 from collections import defaultdict
@@ -15,8 +14,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.support.scheduling import GroupScheduling
 from tests.support.searching import DEFAULT, SEARCHING, examples
-from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped] # it has none
 
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop, collect_garbage_seldom
 
@@ -49,12 +48,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: that a core computes while another worker waits, and no worker has a long file at the end.
 WAITING = ("tests/e2e/test_drivers_page", "tests/e2e/test_sharing_page", "tests/e2e/")
 COMPUTING = ("tests/cluster/test_streamed_pods", "tests/cluster/", "tests/lab/", "tests/cli/", "tests/")
-#: Files whose tests share what a process starts once, booted clusters or a browser, and the group that each is in.
-GROUPS = (
-    (re.compile("tests/cluster/test_[a-o]"), "clusters, a to o"),
-    (re.compile("tests/cluster/"), "clusters, p to z"),
-    (re.compile(r"tests/(dashboard/browser/|website/test_in_a_browser)"), "pages in a browser"),
-)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -111,14 +104,7 @@ def _rank(starts: Sequence[str], file: str) -> tuple[int, str]:
     return next(rank for rank, start in enumerate(starts) if file.startswith(start)), file
 
 
-class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Gives all tests of a file to one worker, and all files of a group."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return next((name for pattern, name in GROUPS if pattern.match(file)), file)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
     """Groups files where they stay whole."""
     return GroupScheduling(config, log) if config.getoption("dist") == "loadfile" else None
