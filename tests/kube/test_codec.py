@@ -1,13 +1,17 @@
 """Bytes of the API to typed objects, good and bad."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.instaslice import Instaslice
+from tessera.api.slice_requests import find_excess
 from tessera.kube.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable
 from tessera.kube.resources import Pod
+from tessera.limits import POD_QUANTITIES
 from tessera.nesting import NESTING
 
 CODEC = Codec(Pod)
@@ -119,3 +123,83 @@ def test_the_guilty_entry_of_a_map_is_named_with_its_value() -> None:
     (bad,) = codec.decode_page(msgspec.json.encode({"items": [item]})).undecodable
     for fact in ("spec.podAllocationRequests.u57.slices[1].start", 'is "three"', "Expected `int`, got `str`"):
         assert fact in bad.error
+
+
+MANY = 40_000
+_LIST = [{"name": f"n{n}"} for n in range(MANY)]
+_TEXTS = [f"v{n}" for n in range(MANY)]
+_MAP = dict.fromkeys(_TEXTS, "1")
+_TERM = {"matchExpressions": [{"key": "a", "operator": "In", "values": _TEXTS}]}
+_SELECTOR = {"matchLabels": _MAP, "matchExpressions": [{"key": "a", "operator": "In", "values": _TEXTS}]}
+_NEAR = {"labelSelector": _SELECTOR, "topologyKey": "a", "namespaces": _TEXTS}
+#: Each list and map of a pod that its author makes as long as it likes; the API server's defaults make containers long.
+LONG: dict[str, dict[str, Any]] = {
+    "labels": {"metadata": {"labels": _MAP}},
+    "annotations": {"metadata": {"annotations": _MAP}},
+    "finalizers": {"metadata": {"finalizers": _TEXTS}},
+    "owners": {"metadata": {"ownerReferences": _LIST}},
+    "node selector": {"spec": {"nodeSelector": _MAP}},
+    "tolerations": {"spec": {"tolerations": [{"operator": "Exists"}] * MANY}},
+    "gates": {"spec": {"schedulingGates": _LIST}},
+    "claims": {"spec": {"resourceClaims": _LIST}},
+    "secrets": {"spec": {"imagePullSecrets": _LIST}},
+    "volumes": {"spec": {"volumes": _LIST}},
+    "overhead": {"spec": {"overhead": _MAP}},
+    "spread": {"spec": {"topologySpreadConstraints": [{"topologyKey": "a"}] * MANY}},
+    "spread's labels": {"spec": {"topologySpreadConstraints": [{"labelSelector": _SELECTOR}]}},
+    "env": {"spec": {"containers": [{"name": "c", "env": _LIST}]}},
+    "args": {"spec": {"initContainers": [{"name": "c", "args": _TEXTS, "command": _TEXTS}]}},
+    "ports": {"spec": {"containers": [{"name": "c", "ports": [{"containerPort": 1}] * MANY}]}},
+    "requests": {"spec": {"containers": [{"name": "c", "resources": {"requests": _MAP, "limits": _MAP}}]}},
+    **{
+        f"{how} {what} {number}": {"spec": {"affinity": {what: {f"{how}DuringSchedulingIgnoredDuringExecution": rule}}}}
+        for number, how, what, rule in [
+            (1, "required", "nodeAffinity", {"nodeSelectorTerms": [_TERM]}),
+            (2, "required", "nodeAffinity", {"nodeSelectorTerms": [{}] * MANY}),
+            (1, "preferred", "nodeAffinity", [{"weight": 1, "preference": _TERM}]),
+            (1, "required", "podAffinity", [_NEAR]),
+            (1, "preferred", "podAntiAffinity", [{"weight": 1, "podAffinityTerm": _NEAR}]),
+        ]
+    },
+    "conditions": {"status": {"conditions": [{"type": "a"}] * MANY}},
+}
+
+
+@pytest.mark.parametrize("form", ["line", "page"])
+@pytest.mark.parametrize("which", LONG)
+def test_what_a_tenant_makes_long_takes_no_memory(which: str, form: str) -> None:
+    """Each entry costs up to ten times its bytes: 90 pods of 1.4 MB took a gigabyte."""
+    item = LONG[which]
+    if form == "line":
+        line = CODEC.decode_line(msgspec.json.encode({"type": "ADDED", "object": item}))
+        assert isinstance(line, ChangeLine)
+        pod = line.object
+    else:
+        filler = {"metadata": {"name": "filler", "annotations": {"a": "x" * 5 * 2**20}}}
+        pod = CODEC.decode_page(msgspec.json.encode({"items": [item, filler]})).items[0]
+    assert len(msgspec.json.encode(pod)) < 150_000
+
+
+def test_what_is_cut_still_exceeds_its_limit_and_own_keys_stay() -> None:
+    requests = {**dict.fromkeys(_TEXTS, "1"), "nvidia.com/mig-1g.5gb": "1", "cpu": "2"}
+    item = {
+        "metadata": {"name": "a", "annotations": {**_MAP, "tessera.dev/priority": "1"}},
+        "spec": {
+            "nodeSelector": _MAP,
+            "containers": [{"name": "c", "resources": {"requests": requests}}],
+        },
+    }
+    line = CODEC.decode_line(msgspec.json.encode({"type": "ADDED", "object": item}))
+    assert isinstance(line, ChangeLine)
+    pod = line.object
+    assert pod.metadata.annotations["tessera.dev/priority"] == "1"
+    kept = pod.spec.containers[0].resources.requests
+    assert (kept["nvidia.com/mig-1g.5gb"], kept["cpu"], len(kept)) == ("1", "2", POD_QUANTITIES + 1)
+    assert find_excess(pod.spec).startswith("node selector has 101 or more labels, at most 100 labels are allowed")
+
+
+def test_an_object_of_a_usual_size_is_left_as_it_is() -> None:
+    labels = {f"l{n}": "x" for n in range(1_100)}
+    line = CODEC.decode_line(msgspec.json.encode({"type": "ADDED", "object": {"metadata": {"labels": labels}}}))
+    assert isinstance(line, ChangeLine)
+    assert line.object.metadata.labels == labels

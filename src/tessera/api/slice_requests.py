@@ -265,11 +265,17 @@ class PodSize(NamedTuple):
 
 def find_excess(spec: PodSpec) -> str:
     """Names the limit that a pod exceeds, in words for its author; empty if there is none."""
-    return find_size_excess(_size(spec))
+    return find_size_excess(_size(spec), least=True)
 
 
-def find_size_excess(size: PodSize) -> str:
-    """Names the limit that a pod of this size exceeds, in words for its author; empty if there is none."""
+def find_size_excess(size: PodSize, *, least: bool = False) -> str:
+    """Names the limit that a pod of this size exceeds, in words for its author; empty if there is none.
+
+    Args:
+        size: the counts.
+        least: one above its limit may stand for more: :meth:`tessera.kube.resources.pods.Pod.cut` left no more.
+    """
+    more = " or more" if least else ""
     one_label = "label the nodes that you mean by one label"
     counts = (
         ("the pod has", size.containers, POD_CONTAINERS, "divide it into several pods"),
@@ -288,7 +294,7 @@ def find_size_excess(size: PodSize) -> str:
     )
     return next(
         (
-            f"{subject} {count:,} {limit.unit}, {limit} are allowed: {remedy}"
+            f"{subject} {count:,}{more if count == limit + 1 else ''} {limit.unit}, {limit} are allowed: {remedy}"
             for subject, count, limit, remedy in counts
             if count > limit
         ),

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar, get_origin
 import msgspec
 
 from tessera.kube.errors import Status
-from tessera.kube.resources.meta import ObjectMeta, PartialObject
+from tessera.kube.resources.meta import ObjectMeta, PartialObject, Wire
 from tessera.nesting import cut_nesting
 from tessera.text import one_line
 
@@ -93,6 +93,8 @@ T = TypeVar("T")
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 _NULL = b"null"
+#: Bytes of a watch line, and of a page of 500 objects, above which objects are cut. Nearly all pods have less.
+_LARGE, _LARGE_PAGE = 32_768, 4 * 2**20
 _BOOKMARK = b'{"type":"BOOKMARK"'
 _ERROR = b'{"type":"ERROR"'
 
@@ -216,6 +218,8 @@ class Codec(Generic[T]):
             msgspec.DecodeError: the whole answer is no list.
         """
         body = self._bound(body)
+        if len(body) > _LARGE_PAGE:  # each object is cut before the next one is decoded
+            return self._decode_page_piecewise(body)
         try:
             whole = _decode(self._list, body)
         except msgspec.ValidationError:
@@ -233,7 +237,10 @@ class Codec(Generic[T]):
             if line.startswith(_BOOKMARK):
                 return BookmarkLine(self._bookmark.decode(line).object.metadata.resource_version)
             if not line.startswith(_ERROR):
-                return self._change.decode(line)
+                change = self._change.decode(line)
+                if len(line) > _LARGE:
+                    _cut(change.object)
+                return change
         except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
             pass
         return self._decode_line_in_two_steps(line)
@@ -260,7 +267,7 @@ class Codec(Generic[T]):
 
     def _decode_or_explain(self, raw: msgspec.Raw, type_: str) -> T | Undecodable:
         try:
-            return _decode(self._object, raw)
+            return _cut(_decode(self._object, raw))
         except msgspec.ValidationError as error:
             text = locate_error(raw, self._object.decode, str(error))
             return Undecodable(type_, self._metadata(raw), text)
@@ -270,6 +277,12 @@ class Codec(Generic[T]):
             return _decode(self._partial, raw).metadata
         except msgspec.ValidationError:
             return None
+
+
+def _cut(item: T) -> T:
+    if isinstance(item, Wire):
+        item.cut()
+    return item
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:

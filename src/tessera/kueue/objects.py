@@ -157,6 +157,12 @@ class Workload(Wire, frozen=True, kw_only=True):
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 
+    def cut(self) -> None:
+        """See :meth:`tessera.kube.resources.meta.Wire.cut`."""
+        super().cut()
+        for each in self.spec.pod_sets:
+            each.template.spec.cut()
+
     @property
     def waits(self) -> bool:
         """True until Kueue has admitted it."""

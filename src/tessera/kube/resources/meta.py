@@ -9,7 +9,7 @@ A resource may also be used untyped (:meth:`Resource.as_dicts`): its objects are
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NewType, TypeVar, cast
 from urllib.parse import quote
@@ -21,9 +21,44 @@ T = TypeVar("T")
 #: ``metadata.uid``: identifies one object, while a later object may have the same name.
 Uid = NewType("Uid", str)
 
+#: Entries of each list and map of an object's metadata; own objects and those of kubelet have a tenth.
+_METADATA_ENTRIES = 1_000
+_METADATA_LISTS = ("labels", "annotations", "owner_references", "finalizers")
+#: Labels, annotations and resources that Tessera reads, whatever others stand beside them.
+_OWN_KEYS = ("tessera.dev/", "nvidia.com/", "cpu", "memory")
+
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """Base of all API structs. Untracked by the garbage collector: a decoded tree has no cycles."""
+
+    def cut(self) -> None:
+        """Cuts the lists and maps of a large object that tenants make as long as they like, one entry above its limit.
+
+        Decoded, an entry takes up to ten times its bytes, and the caches of controller and agents have all objects.
+        What compares a list with its limit still finds that it is exceeded.
+        """
+        metadata = getattr(self, "metadata", None)
+        if metadata is not None:
+            cut_entries(_METADATA_ENTRIES, [metadata], *_METADATA_LISTS)
+
+
+def cut_entries(most: int, owners: Iterable[Wire], *fields: str) -> None:
+    """Leaves the first ``most`` entries of each field, of all owners together, and one more. Own keys come first."""
+    owners = tuple(owners)
+    for field in fields:
+        left = most + 1
+        for owner in owners:
+            entries = getattr(owner, field)
+            if len(entries) > left:
+                msgspec.structs.force_setattr(owner, field, _first(entries, left))
+            left -= min(len(entries), left)
+
+
+def _first(entries: tuple[Any, ...] | dict[str, Any], most: int) -> tuple[Any, ...] | dict[str, Any]:
+    if isinstance(entries, tuple):
+        return entries[:most]
+    names = sorted(entries, key=lambda name: not name.startswith(_OWN_KEYS))
+    return {name: entries[name] for name in names[:most]}
 
 
 class OwnerReference(Wire, frozen=True, kw_only=True):
@@ -86,6 +121,13 @@ class LabelSelector(Wire, frozen=True, kw_only=True):
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+def cut_selectors(most: int, selectors: Iterable[LabelSelector]) -> None:
+    """As :func:`cut_entries`, for the labels, tests and values of selectors."""
+    selectors = tuple(selectors)
+    cut_entries(most, selectors, "match_labels", "match_expressions")
+    cut_entries(most, (test for each in selectors for test in each.match_expressions), "values")
 
 
 class ObjectReference(Wire, frozen=True, kw_only=True):

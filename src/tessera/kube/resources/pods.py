@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tessera.kube.quantity import quantity_text
-from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire
+from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire, cut_entries, cut_selectors
+from tessera.limits import (
+    HOST_PORTS,
+    NODE_AFFINITY_EXPRESSIONS,
+    NODE_AFFINITY_TERMS,
+    NODE_AFFINITY_VALUES,
+    NODE_SELECTOR_LABELS,
+    POD_AFFINITY_TERMS,
+    POD_QUANTITIES,
+    POLICY_ENTRIES,
+    SELECTOR_VALUES,
+    SPREAD_CONSTRAINTS,
+    TOLERATIONS,
+)
 
 #: ``spec.schedulerName`` of pods that name none.
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -15,6 +28,9 @@ DEFAULT_SCHEDULER = "default-scheduler"
 NOT_PULLED = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
+
+#: Entries of a pod's other lists; Kubernetes' own components write a handful.
+_ENTRIES = 1_000
 
 if TYPE_CHECKING:
     _Quantities = dict[str, str]
@@ -268,11 +284,50 @@ class PodSpec(Wire, frozen=True, kw_only=True):
         if self.overhead:
             _write_texts(self.overhead)
 
+    def cut(self) -> None:
+        """See :meth:`tessera.kube.resources.meta.Wire.cut`.
+
+        The containers stay: with the API server's defaults, each has nearly as many bytes as text.
+        """
+        cut_entries(NODE_SELECTOR_LABELS, [self], "node_selector")
+        cut_entries(TOLERATIONS, [self], "tolerations")
+        cut_entries(SPREAD_CONSTRAINTS, [self], "topology_spread_constraints")
+        cut_entries(_ENTRIES, [self], "scheduling_gates", "resource_claims", "image_pull_secrets", "overhead")
+        containers = (*self.init_containers, *self.containers)
+        cut_entries(POLICY_ENTRIES, [self], "volumes")
+        cut_entries(POLICY_ENTRIES, containers, "env", "command", "args")
+        cut_entries(HOST_PORTS, containers, "ports")
+        cut_entries(POD_QUANTITIES, [each.resources for each in containers], "limits", "requests")
+        selectors = [each.label_selector for each in self.topology_spread_constraints]
+        if self.affinity is not None:
+            _cut_node_affinity(self.affinity.node_affinity or NodeAffinity())
+            for rule in (self.affinity.pod_affinity, self.affinity.pod_anti_affinity):
+                selectors += _cut_pod_affinity(rule or PodAffinity())
+        cut_selectors(SELECTOR_VALUES, filter(None, selectors))
+
     @property
     def privileged(self) -> bool:
         """True if a container has all rights of the host. A user who may run such pods controls the nodes."""
         contexts = (each.security_context for each in (*self.init_containers, *self.containers))
         return any(each is not None and each.privileged for each in contexts)
+
+
+def _cut_node_affinity(affinity: NodeAffinity) -> None:
+    required = affinity.required or NodeSelector()
+    cut_entries(NODE_AFFINITY_TERMS, [required], "node_selector_terms")
+    cut_entries(NODE_AFFINITY_TERMS, [affinity], "preferred")
+    terms = (*required.node_selector_terms, *(each.preference for each in affinity.preferred))
+    cut_entries(NODE_AFFINITY_EXPRESSIONS, terms, "match_expressions", "match_fields")
+    tests = [test for term in terms for test in (*term.match_expressions, *term.match_fields)]
+    cut_entries(NODE_AFFINITY_VALUES, tests, "values")
+
+
+def _cut_pod_affinity(rule: PodAffinity) -> list[LabelSelector | None]:
+    """Cuts the terms; returns their selectors."""
+    cut_entries(POD_AFFINITY_TERMS, [rule], "required", "preferred")
+    terms = (*rule.required, *(each.pod_affinity_term for each in rule.preferred))
+    cut_entries(SELECTOR_VALUES, terms, "namespaces")
+    return [found for each in terms for found in (each.label_selector, each.namespace_selector)]
 
 
 class ContainerStateWaiting(Wire, frozen=True, kw_only=True):
@@ -448,6 +503,12 @@ class Pod(Wire, frozen=True, kw_only=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def cut(self) -> None:
+        """See :meth:`tessera.kube.resources.meta.Wire.cut`."""
+        super().cut()
+        self.spec.cut()
+        cut_entries(_ENTRIES, [self.status], "conditions", "resource_claim_statuses")
 
     @property
     def lasts(self) -> bool:
