@@ -7,6 +7,7 @@ import pytest
 from tests.support.slicer_cluster import SlicerCluster
 from tests.webhook.conftest import NAMESPACE, Lab, in_lab
 
+from tessera.api.names import PodUid
 from tessera.clock import LoopClock
 from tessera.controller.slicing.cycle import take_in
 from tessera.controller.slicing.state.slicer_state import SlicerState
@@ -91,5 +92,37 @@ def test_readers_without_end_make_the_page_current_for_a_twentieth_of_the_time(m
             assert task.page.leads
             await lab.clock.sleep(0.1)
         assert clock.worked == pytest.approx(5.0, rel=0.1)
+
+    in_lab(story)
+
+
+class RefusingClient:
+    """Refuses every write, and notes of which pod."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def with_field_manager(self, _name: str) -> "RefusingClient":
+        return self
+
+    async def apply(self, _resource: object, name: str, *_more: object, **_options: object) -> None:
+        self.asked.append(name)
+        raise ConnectionError
+
+
+def test_conditions_that_cannot_be_cleared_keep_no_other_from_being_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(lab: Lab) -> None:
+        cluster = SlicerCluster()
+        for number in range(10):
+            cluster.node(f"n{number}")
+        uids = [PodUid(cluster.pod(f"p{number:02}", "1g.5gb").uid) for number in range(70)]
+        cluster.settle()
+        task, client = task_of(lab, cluster, lab.clock), RefusingClient()
+        monkeypatch.setattr(task, "_client", client)
+        task._told = dict.fromkeys(uids)
+        await task._round()
+        assert len(client.asked) == 64
+        await task._round()
+        assert client.asked[64:70] == [f"p{number}" for number in range(64, 70)]
 
     in_lab(story)

@@ -92,8 +92,8 @@ class QueueTask:
         #: the end of a lease counts at once: the pod itself has the other times.
         self._changed: dict[PodUid, tuple[Pod, Sequence[str]]] = {}
         self._last: dict[PodUid, Pod] = {}
-        #: Pods whose condition says that they wait.
-        self._told: set[PodUid] = set()
+        #: Pods whose condition says that they wait; those whose write failed come last.
+        self._told: dict[PodUid, None] = {}
         #: Pods that wait for what another asks for first, as of the last round.
         self._followers: set[PodUid] = set()
         self._map = PersistentConfigMap(
@@ -165,10 +165,10 @@ class QueueTask:
         """Pods that have their slices, while their condition says that they wait."""
         state = self._slicer.state
         found: list[Announcement] = []
-        for uid in sorted(self._told):
+        for uid in list(self._told):
             pod = state.cluster.pods.get(uid)
             if pod is None:
-                self._told.discard(uid)
+                self._told.pop(uid, None)
             elif not (pod.gated or uid in state.waiting or uid in self._followers) and len(found) < _WRITES_AT_ONCE * 8:
                 text, now = "it has its slices", self._clock.now()
                 found.append(
@@ -179,7 +179,7 @@ class QueueTask:
     async def _announce(self, one: Announcement, gate: asyncio.Semaphore) -> None:
         message = one_line(one.text, CONDITION_MESSAGE)
         if one.waits and self._says_already(one, message):
-            self._told.add(one.uid)
+            self._told[one.uid] = None
             return
         condition = {
             "type": SLICE_PROMISED_CONDITION,
@@ -199,9 +199,14 @@ class QueueTask:
                 if not self._outages.note_failure(error):
                     _log.info("condition of pod %s/%s: %s", one.namespace, one.name, error)
                 self._announcer.note_failure(one.uid)
+                if not one.waits and one.uid in self._told:
+                    self._told[one.uid] = self._told.pop(one.uid)
                 return
         self._outages.note_answer()
-        (self._told.add if one.waits else self._told.discard)(one.uid)
+        if one.waits:
+            self._told[one.uid] = None
+        else:
+            self._told.pop(one.uid, None)
         if one.event:
             about = make_reference(PODS, one.name, one.namespace, one.uid)
             self._events.record(about, "SliceForecast", message, action="Placing")
@@ -227,7 +232,7 @@ class QueueTask:
             self._track_changed([uid])
         if event.kind is EventKind.DELETED:
             self._forecaster.tracker.drop(uid, self._clock.now())
-            self._told.discard(uid)
+            self._told.pop(uid, None)
 
     def _track_changed(self, pods: Iterable[PodUid]) -> None:
         for uid in pods:
@@ -246,7 +251,7 @@ class QueueTask:
     def _track(self, pod: Pod, used: Sequence[str]) -> None:
         self._forecaster.tracker.observe(pod, used, self._clock.now())
         if any((each.type, each.status) == (SLICE_PROMISED_CONDITION, "False") for each in pod.status.conditions):
-            self._told.add(PodUid(pod.metadata.uid))
+            self._told[PodUid(pod.metadata.uid)] = None
 
     # The history
 
