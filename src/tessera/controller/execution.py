@@ -9,7 +9,7 @@ each error to an event for the slicer.
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,10 +68,16 @@ _log = logging.getLogger(__name__)
 CONDITION_MANAGER = "tessera-instaslices"
 #: Field manager of the status of Queue objects.
 QUEUE_MANAGER = "tessera-queues"
-#: Limit on pods patched at the same time, and on all other writes: each has a connection of its own meanwhile, of the
-#: client's 200. With so many, a server that takes half a second for each answers for a hundred a second, and writes of
-#: nodes that hang keep no pod's write waiting.
-_AT_ONCE = 64
+#: Most writes at the same time, by what they write to: pods, Instaslice objects, objects of other kinds of request, and
+#: the rest. Each has a connection of its own meanwhile, of the client's 200. A webhook that hangs hangs those of one
+#: kind, which keep none of the others waiting. With 64, a server that takes half a second for each answers for a
+#: hundred pods a second.
+_AT_ONCE: Sequence[tuple[tuple[type[Write], ...], int]] = (
+    ((Ungate, ReportPodCondition), 64),
+    ((PatchRequests, PatchResults, DeleteObject), 32),
+    ((PatchRecord,), 16),
+    ((Evict, ReportNodeCondition, ReportQueue), 16),
+)
 #: Seconds after which a refused ungating is tried again, if the reason can pass by itself.
 _RECONSIDER = 60.0
 
@@ -107,7 +113,10 @@ class SliceExecutor:
         self._clock = clock
         self._executor: Executor[Write] = Executor(self, wake=wake, rng=rng)
         self._outages = OutageLog(_log, "writes of slices and pods", clock)
-        self._pod_slots, self._other_slots = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(_AT_ONCE)
+        #: By type of write.
+        self._slots: dict[type[Write], asyncio.Semaphore] = {}
+        for kinds, most in _AT_ONCE:
+            self._slots |= dict.fromkeys(kinds, asyncio.Semaphore(most))
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Begins an instruction in a task of ``group``."""
@@ -133,7 +142,7 @@ class SliceExecutor:
 
     async def perform(self, write: Write) -> Hold:
         """Sends a write. While the server is slow, a node's key pauses after a write of states."""
-        async with self._pod_slots if isinstance(write, Ungate | ReportPodCondition) else self._other_slots:
+        async with self._slots[type(write)]:
             began = self._clock.monotonic()
             await self._send(write)
         self._outages.note_answer()

@@ -54,9 +54,9 @@ _log = logging.getLogger(__name__)
 SEEN_SECONDS = 2.0
 #: Seconds after which an instruction that needs Tessera's own image is tried again.
 _IMAGE_UNKNOWN_SECONDS = 30.0
-#: Limit on writes at the same time: each has a connection of its own meanwhile, of the 200 that all parts of the
-#: controller share, so that writes that hang keep none of the others waiting.
-_AT_ONCE = 64
+#: Most writes at the same time: each has a connection of its own meanwhile, of the 200 that all parts of the controller
+#: share. Those that hang leave enough to all others (:mod:`tessera.controller.execution` has the most, 128 in all).
+_AT_ONCE = 32
 #: Field manager of the condition and of the toolkit's DaemonSet; it owns every field that it applies.
 CONDITIONS_MANAGER = "tessera-drivers"
 

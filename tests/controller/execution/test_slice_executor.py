@@ -5,7 +5,7 @@ import json
 import logging
 import random
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.support.slicer_cluster import SlicerCluster
@@ -13,7 +13,7 @@ from tests.support.slicer_cluster import SlicerCluster
 from tessera.api.names import NodeName, PodUid
 from tessera.clock import LoopClock
 from tessera.controller.base import ControllerMetrics
-from tessera.controller.execution import SliceExecutor
+from tessera.controller.execution import _AT_ONCE, SliceExecutor
 from tessera.controller.objects.pod_info import KindOfRequest, Record
 from tessera.controller.slicing.kinds import RequestKind
 from tessera.controller.slicing.slicer import KINDS, Slicer
@@ -26,6 +26,7 @@ from tessera.controller.slicing.state.instructions import (
     PatchRequests,
     ReportNodeCondition,
     Ungate,
+    Write,
 )
 from tessera.controller.slicing.state.slicer_state import SlicerState
 from tessera.kube.client import Client
@@ -219,24 +220,37 @@ async def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(cluster: S
     assert cluster.states(pod) == ("ungated", "created")
 
 
-async def test_writes_of_nodes_that_hang_keep_no_pod_waiting_and_leave_connections_free(cluster: SlicerCluster) -> None:
+def test_each_write_has_its_bound() -> None:
+    kinds = [kind for kinds, _ in _AT_ONCE for kind in kinds]
+    assert len(kinds) == len(set(kinds))
+    assert set(kinds) == set(get_args(Write))
+
+
+async def test_writes_that_hang_keep_those_of_other_kinds_not_waiting(cluster: SlicerCluster) -> None:
     class Hanging(Wire):
         async def request(self, request: Request) -> Response:
-            if "/pods/" not in request.path:
-                self.requests.append(request)
-                await asyncio.Event().wait()
-            return await super().request(request)
+            self.requests.append(request)
+            await asyncio.Event().wait()
+            raise AssertionError
 
     wire = Hanging(stored(metadata={"name": "a", "namespace": "default", "uid": "uid-a"}))
     desk = Desk(cluster, wire)
+    slices = [DeleteObject(node=NodeName(f"n{number}"), uid=f"object-{number}") for number in range(300)]
+    others = [
+        Evict(uid=PodUid(f"other-{number}"), namespace="default", name=f"e{number}", version=1) for number in range(300)
+    ]
+    pods = [
+        Ungate(uid=PodUid(f"uid-{number}"), namespace="default", name=f"p{number}", hostname="n1")
+        for number in range(300)
+    ]
+    sent: list[int] = []
     async with asyncio.TaskGroup() as group:
-        for number in range(300):
-            desk.executor.start(DeleteObject(node=NodeName(f"n{number}"), uid=f"object-{number}"), group)
-        await asyncio.sleep(0.1)
-        assert len(wire.requests) == 64
-        desk.executor.start(Ungate(uid=PodUid("uid-a"), namespace="default", name="a", hostname="n1"), group)
-        await asyncio.sleep(0.1)
-        assert [each.path for each in wire.requests[64:]] == ["/api/v1/namespaces/default/pods/a"]
+        for kind in (others, slices, pods):
+            for each in kind:
+                desk.executor.start(each, group)
+            await asyncio.sleep(0.1)
+            sent.append(len(wire.requests))
+        assert sent == [16, 48, 112], "16 evictions, 32 writes of Instaslice objects, 64 of pods"
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
