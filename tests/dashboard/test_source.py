@@ -14,9 +14,11 @@ from tests.observe.test_agent_pages import Except
 from tessera.api.instaslice import INSTASLICES, KIND_MISSING
 from tessera.api.nodes.usage import NodeUsage
 from tessera.clock import SystemClock
+from tessera.dashboard import source as source_module
 from tessera.dashboard.feed import FeedGroup
 from tessera.dashboard.source import ClusterSource
 from tessera.forecast.queue_page import QueuePage, SpareSlices
+from tessera.kube.client import Client
 from tessera.kube.resources import CRDS
 from tessera.signals.page import Service, SignalsPage
 from tessera.usage.record import RECORD_KEY, RECORD_NAME, UsageRecord, encode_record
@@ -117,6 +119,34 @@ async def test_a_kind_that_is_deleted_is_unknown_until_it_is_back(cluster: Agent
         return b'"card/n1/GPU-1"' in text and b'"failure/' not in text
 
     await play(cluster, is_well, steps=[(is_well, delete), (lambda text: lacks in text, cluster.add_kind)])
+
+
+async def test_a_server_that_is_silent_is_told_until_it_answers(
+    cluster: AgentCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections stay, as those of a stopped process or a lost machine do: watches break minutes later."""
+    monkeypatch.setattr(source_module, "PERIOD", 0.1)
+    monkeypatch.setattr(source_module, "PATIENCE", 0.1)
+    answers, request = asyncio.Event(), Client.request
+    answers.set()
+
+    async def ask(client: Client, *arguments: Any, **options: Any) -> Any:
+        await answers.wait()
+        return await request(client, *arguments, **options)
+
+    monkeypatch.setattr(Client, "request", ask)
+
+    async def fall_silent() -> None:
+        answers.clear()
+
+    async def recover() -> None:
+        answers.set()
+
+    def is_well(text: bytes) -> bool:
+        return b'"card/n1/GPU-1"' in text and b'"failure/' not in text
+
+    silent = b"the API server has not answered for 0 s: what is shown may be old"
+    await play(cluster, is_well, steps=[(is_well, fall_silent), (lambda text: silent in text, recover)])
 
 
 async def test_agents_are_not_asked_while_nobody_looks(cluster: AgentCluster) -> None:

@@ -1,5 +1,7 @@
 // A small chart of the last hours. A gap is a time without a measurement.
 
+import { count } from "./words";
+
 /** Values of the last hours, the oldest first; null was not measured. */
 type Curve = (number | null)[];
 
@@ -47,8 +49,10 @@ function pieces(values: Curve, most: number): string[] {
 
 /** A length of time in words. */
 export function span(seconds: number): string {
-  if (seconds >= 2 * DAY) return `${Math.round(seconds / DAY)} days`;
-  return seconds >= 7200 ? `${Math.round(seconds / 3600)} hours` : `${Math.max(1, Math.round(seconds / 60))} minutes`;
+  if (seconds >= 2 * DAY) return count(Math.round(seconds / DAY), "day");
+  return seconds >= 7200
+    ? count(Math.round(seconds / 3600), "hour")
+    : count(Math.max(1, Math.round(seconds / 60)), "minute");
 }
 
 /** The time of day of a value, with its day where a curve has several; the figures above the charts may be newer. */

@@ -29,7 +29,7 @@ interface WastedProps {
 
 /** Who holds something and does not use it, who looks so, and of how many that cannot be known. */
 export function Wasted({ found, filtered, onOpen, onState }: WastedProps) {
-  const { wasted, suspects, unseen, unseenCards, unknown } = found;
+  const { held, wasted, suspects, unseen, unseenCards, unknown } = found;
   const item = (each: Held, why: ComponentChildren) => {
     const { id, card, profile, lease } = each;
     return (
@@ -80,7 +80,9 @@ export function Wasted({ found, filtered, onOpen, onState }: WastedProps) {
       empty={
         open + suspects.length > 0
           ? "No pod is known to hold something without use."
-          : "Every pod uses what it holds, as far as that is measured."
+          : held.length === 0
+            ? "No pod is known to hold something."
+            : "Every pod uses what it holds, as far as that is measured."
       }
       first={4}
       note={wasted.length > 0 ? "most wasted first" : "proven"}

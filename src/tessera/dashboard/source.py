@@ -57,6 +57,10 @@ _log = logging.getLogger(__name__)
 PERIOD = 5.0
 #: Seconds until a kind that was refused is tried again.
 RETRY = 15.0
+#: Seconds that the API server may take to answer the smallest question.
+PATIENCE = 10.0
+#: Stands for every node where none can be read.
+_ALL = "all nodes"
 #: Most events of a pod, and most quotas of its namespace, that one explanation rests on; the API server keeps events
 #: for an hour.
 _OF_NAMESPACE = 500
@@ -147,6 +151,8 @@ class ClusterSource:
         self._simulated = False
         #: By ``namespace/name`` of pods that wait, why they do.
         self._reasons: dict[str, Explanation] = {}
+        #: Why the API server gives no answer; empty while it does.
+        self._silence = ""
         self._pods.add_handler(lambda _: self._changed.set())
         self._instaslices.add_handler(lambda _: self._changed.set())
         self._nodes.add_handler(lambda _: self._changed.set())
@@ -160,6 +166,7 @@ class ClusterSource:
             group.create_task(self._mirror(NODES, self._nodes))
             group.create_task(self._kueue.run())
             group.create_task(self._read_agents())
+            group.create_task(self._watch_server())
             group.create_task(self._explain_waiting())
             await self._changed.wait()
             while True:
@@ -300,7 +307,9 @@ class ClusterSource:
         # Of a node that starts up, the document of its start says what it waits for.
         starting = {each.node for each in about_nodes if each.startup is not None and not each.startup.overdue}
         silent = (each for each in self._fleet.failures if each.node not in starting)
-        fleet = msgspec.structs.replace(self._fleet, failures=(*silent, *refused))
+        unanswered = [SilentNode(node=_ALL, reason=self._silence)] if self._silence else ()
+        failures = {each.node: each for each in (*silent, *refused, *unanswered)}
+        fleet = msgspec.structs.replace(self._fleet, failures=tuple(failures.values()))
         found = make_documents(
             fleet, pods, instaslices, self._reasons, nodes, queue=self._queue.value, simulated=self._simulated
         )
@@ -364,6 +373,28 @@ class ClusterSource:
                 self._changed.set()
             await self._clock.sleep(PERIOD)
 
+    async def _watch_server(self) -> None:
+        """Notes, while somebody looks, that the API server is silent: its watches would show that minutes later."""
+        while True:
+            if self._watched():
+                silence = await self._ask_server()
+                if silence != self._silence:
+                    self._silence = silence
+                    self._changed.set()
+            await self._clock.sleep(PERIOD)
+
+    async def _ask_server(self) -> str:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._client.request("GET", "/version")
+        except TimeoutError:
+            return f"the API server has not answered for {PATIENCE:.0f} s: what is shown may be old"
+        except OSError as error:
+            return f"the API server does not answer: {error}"
+        except ApiError:  # an answer
+            return ""
+        return ""
+
     async def _read_teams(self) -> Mapping[str, str]:
         """The teams that the controller writes with its record; those of the last time if they cannot be read."""
         try:
@@ -396,4 +427,4 @@ class ClusterSource:
             if isinstance(error, Forbidden):
                 role = "bind the ClusterRole tessera-usage-reader in tessera-system"
                 text = f"{self._account} may not read the agents' pages: {role}"
-            return msgspec.structs.replace(self._fleet, failures=(SilentNode(node="all nodes", reason=text),))
+            return msgspec.structs.replace(self._fleet, failures=(SilentNode(node=_ALL, reason=text),))

@@ -518,7 +518,7 @@ def test_an_empty_cluster_says_so(visit: Visits, live: LivePage) -> None:
     for nothing in (
         "No card is known, so none is known to be broken.",
         "No pod waits for cards.",
-        "Every pod uses what",
+        "No pod is known to hold something.",
     ):
         expect(visitor.page.get_by_text(nothing)).to_be_visible()
     visitor.check()
