@@ -116,6 +116,22 @@ ROWS = {
         ("reads no annotation of this name; did you mean tessera.dev/movable?",),
         annotations={"tessera.dev/moveable": "true"},
     ),
+    **{
+        f"{key}={value[:9]}": Row(
+            {MIG: "1"},
+            (f'annotation tessera.dev/{key}: "{value}" has no effect: write {right}',),
+            annotations={f"tessera.dev/{key}": value},
+        )
+        for key, right, values in (
+            ("movable", '"true" or "false"', ("yes", "")),
+            ("yields", '"true" or "false"', ("banana",)),
+            ("require-preflight", '"true" or "false"', ("1",)),
+            ("memory-limit", "a quantity of bytes such as 4Gi", ("banana", "-4Gi", "0")),
+            ("memory-enforcement", '"off"', ("none",)),
+            ("fault-toleration-seconds", "a number of seconds", ("nan", "-1", "9" * 10, "1e3", "1\u0663")),
+        )
+        for value in values
+    },
     "misspelt label": Row({MIG: "1"}, ("did you mean tessera.dev/queue?",), labels={"tessera.dev/queu": "a"}),
     "label of nodes": Row(
         {MIG: "1"}, ("a pod selects such nodes by nodeSelector",), labels={"nvidia.com/mig.config": "dynamic"}

@@ -44,6 +44,7 @@ from tessera.api.names import (
     resource_of,
     suggest_resource,
 )
+from tessera.api.nodes.repairs import FAULT_TOLERATION_DIGITS
 from tessera.api.pod_annotations import (
     CHOSEN,
     CHOSEN_REASON,
@@ -56,8 +57,10 @@ from tessera.api.pod_annotations import (
 )
 from tessera.api.sharing.profile import PROFILE_LABEL
 from tessera.api.sharing.profile_parser import SHARED_SUFFIX
+from tessera.kube.quantity import count_or_zero
 from tessera.kube.resources import Pod
 from tessera.kube.resources.pods import DEFAULT_SCHEDULER
+from tessera.limits import VALUE_SHOWN
 from tessera.mig.names import parse_profile_name
 from tessera.text import list_names, one_line
 
@@ -278,6 +281,16 @@ NAMESPACE_LABELS = frozenset({PLACEMENT_LABEL, DEVICE_ACCESS_LABEL})
 _OTHERS = frozenset({WHOLE_CARD, CHOSEN, CHOSEN_REASON, LENDS_ANNOTATION, PINNED_ANNOTATION, USER_KEY})
 #: Longest name of a key after its domain (Kubernetes, qualified names).
 _LONGEST = 63
+_SECONDS = re.compile(rf"[0-9]{{1,{FAULT_TOLERATION_DIGITS}}}")
+#: Annotations of a pod whose other values have no effect: what each may be, and whether a value is that.
+_VALUES: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    **dict.fromkeys(
+        (MOVABLE_ANNOTATION, YIELDS_ANNOTATION, POD_PREFLIGHT), ('"true" or "false"', {"true", "false"}.__contains__)
+    ),
+    FAULT_TOLERATION: (f"a number of seconds of at most {FAULT_TOLERATION_DIGITS} digits", _SECONDS.fullmatch),
+    MEMORY_ENFORCEMENT_ANNOTATION: ('"off"', lambda text: text.strip().lower() == "off"),
+    MEMORY_LIMIT_ANNOTATION: ("a quantity of bytes such as 4Gi", lambda text: count_or_zero(text) > 0),
+}
 #: Annotations by which KAI and Run:ai share a card.
 _KAI = frozenset({"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"})
 
@@ -285,7 +298,7 @@ _KAI = frozenset({"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"})
 def misplaced_on_pod(
     pod: Pod, is_node_label: Callable[[str], object], configured: Collection[str] | None = None
 ) -> Iterator[str]:
-    """The keys of a pod that have no effect where they stand; a selector by the name of a resource selects no node.
+    """Keys of a pod that have no effect where they stand, values that have none, and selectors that select no node.
 
     Args:
         pod: the pod.
@@ -300,6 +313,8 @@ def misplaced_on_pod(
                 "" if of_tessera else _unknown(section, key, configured)
             ):
                 yield f"its {section} {key} has no effect: {right}"
+            elif wrong := _find_wrong_value(key, str(keys[key])):
+                yield f"its {section} {wrong}"
     for key in sorted(pod.spec.node_selector):
         if (right := _right_section("nodeSelector", key, kai=kai)) and not is_node_label(key):
             yield f"its nodeSelector {key} matches no node: {right}"
@@ -319,6 +334,14 @@ def _right_section(section: str, key: str, *, kai: bool) -> str:
     if key in GPU_RESOURCES or key.startswith(MIG_RESOURCE_PREFIX):
         return "it is a resource, in resources.limits of a container"
     return ""
+
+
+def _find_wrong_value(key: str, text: str) -> str:
+    """Names a value that has no effect; empty if it has one, or if others read the key."""
+    wanted, is_right = _VALUES.get(key, ("", bool))
+    if not wanted or is_right(text):
+        return ""
+    return f'{key}: "{one_line(text, VALUE_SHOWN)}" has no effect: write {wanted}'
 
 
 def _unknown(section: str, key: str, configured: Collection[str] | None) -> str:
