@@ -37,6 +37,37 @@ async def test_a_limit_is_a_request_where_none_is_given(api: Api, core: str) -> 
     assert made["status"]["qosClass"] == "Guaranteed"
 
 
+@pytest.mark.parametrize(
+    ("amount", "stored"),
+    [
+        ("1e30", "1e30"),
+        ("1E20", "100e18"),
+        ("2e3", "2e3"),
+        ("15e2", "1500"),
+        ("25e1", "250"),
+        ("5e-1", "500e-3"),
+        ("1e-9", "1e-3"),
+    ],
+)
+async def test_an_amount_with_an_exponent_keeps_one(api: Api, core: str, amount: str, stored: str) -> None:
+    made = (await api("POST", f"{core}/pods", gated_pod("a", limits={"cpu": amount}))).ok()
+    assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": stored}
+
+
+@pytest.mark.parametrize("part", ["capacity", "allocatable"])
+async def test_a_node_has_no_less_than_nothing(api: Api, part: str) -> None:
+    node = {"metadata": {"name": "conformance-less"}, "status": {part: {"nvidia.com/mig-1g.5gb": "-5"}}}
+    refused = (await api("POST", "/api/v1/nodes", node)).refused(422, "Invalid")
+    assert f'status.{part}.nvidia.com/mig-1g.5gb: Invalid value: "-5": must be greater than or equal to 0' in refused
+    await api("POST", "/api/v1/nodes", {"metadata": {"name": "conformance-less"}})
+    try:
+        status = "/api/v1/nodes/conformance-less/status"
+        refused = (await api("PATCH", status, {"status": node["status"]}, content=MERGE)).refused(422, "Invalid")
+        assert "must be greater than or equal to 0" in refused
+    finally:
+        await api("DELETE", "/api/v1/nodes/conformance-less")
+
+
 async def test_extended_resources_are_whole_numbers_and_not_overcommitted(api: Api, core: str) -> None:
     half = await api("POST", f"{core}/pods", gated_pod("a", limits={"example.com/thing": "500m"}))
     assert "must be an integer" in half.refused(422, "Invalid")

@@ -34,6 +34,7 @@ from tessera_lab.apiserver.kinds.data_rules import (
     validate_cluster_role,
     validate_config_map,
     validate_data_update,
+    validate_node,
     validate_secret,
     validate_secret_update,
 )
@@ -128,7 +129,12 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         prepare_update=defaults.prepare_namespace_update,
         prepare_delete=defaults.prepare_namespace_deletion,
     ),
-    GroupResource("", "nodes"): Strategy(default=defaults.default_node, default_status=defaults.default_node),
+    GroupResource("", "nodes"): Strategy(
+        default=defaults.default_node,
+        default_status=defaults.default_node,
+        validate=validate_node,
+        validate_status=validate_node,
+    ),
     GroupResource("", "pods"): Strategy(
         default=default_pod,
         prepare_create=prepare_new_pod,

@@ -1,4 +1,4 @@
-"""Rules of kinds that have few: ConfigMaps and Secrets, ClusterRoles, APIServices. Pure.
+"""Rules of kinds that have few: Nodes, ConfigMaps and Secrets, ClusterRoles, APIServices. Pure.
 
 Those of ConfigMaps and Secrets are of ``pkg/apis/core/validation``; the schema check has already ensured that values
 are texts, and base64 in fields of bytes. Of a ClusterRole the ``aggregationRule`` is checked.
@@ -6,8 +6,10 @@ are texts, and base64 in fields of bytes. Of a ClusterRole the ``aggregationRule
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from tessera.kube.quantity import count_or_zero
 from tessera_lab.apiserver.field_errors import forbidden_cause, invalid_cause, required_cause, too_long_cause
 from tessera_lab.apiserver.interfaces import Obj, StatusCause
 
@@ -33,6 +35,19 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
 _SELECTORS = "aggregationRule.clusterRoleSelectors"
 _USUAL_PORT = 443
 _GROUP_PRIORITY, _VERSION_PRIORITY = 20_000, 1_000
+
+
+def validate_node(obj: Read, _stored: Read = MappingProxyType({})) -> Sequence[StatusCause]:
+    """Returns the errors of a Node's amounts (``ValidateNodeResources``)."""
+    return list(_node(obj))
+
+
+def _node(obj: Read) -> Iterator[StatusCause]:
+    for part in ("capacity", "allocatable"):
+        for name, amount in ((obj.get("status") or {}).get(part) or {}).items():
+            if count_or_zero(str(amount)) < 0:
+                text = "must be greater than or equal to 0"
+                yield invalid_cause(f"status.{part}.{name}", str(amount), text)
 
 
 def validate_config_map(obj: Read) -> Sequence[StatusCause]:

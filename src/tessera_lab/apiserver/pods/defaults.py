@@ -9,8 +9,10 @@ reads only the selectors (``applyMatchLabelKeysAndMismatchLabelKeys`` of
 ``k8s.io/kubernetes/pkg/registry/core/pod/strategy.go``).
 """
 
+import re
 from collections.abc import Iterator, Mapping
-from decimal import ROUND_UP, Decimal
+from decimal import ROUND_UP, Context, Decimal
+from functools import partial
 from typing import Any
 
 from tessera.kube.quantity import format_quantity, parse_quantity
@@ -21,6 +23,8 @@ from tessera_lab.apiserver.pods.amounts import of_pods, sum_of_containers
 TERMINATION_GRACE = 30
 #: Amounts of resources are kept to a thousandth.
 _MILLI = Decimal("0.001")
+_WHOLE = Context(prec=200)
+_EXPONENT = re.compile(r".*[0-9.][eE][+-]?[0-9]+")
 
 
 def default_pod(pod: Obj) -> None:
@@ -151,11 +155,26 @@ def canonicalize_quantities(obj: Obj, *keys: str) -> None:
         for name, amount in amounts.items():
             try:
                 text = str(amount)
-                value = parse_quantity(text)
-                rounded = value.quantize(_MILLI, ROUND_UP) if value % _MILLI else value
-                amounts[name] = format_quantity(rounded, binary=text.endswith("i"))
+                value = _WHOLE.normalize(parse_quantity(text))
+                if _exponent(value) < _exponent(_MILLI):
+                    value = value.quantize(_MILLI, ROUND_UP, _WHOLE)
+                form = (
+                    _with_exponent if _EXPONENT.fullmatch(text) else partial(format_quantity, binary=text.endswith("i"))
+                )
+                amounts[name] = form(value)
             except ValueError:
                 continue  # validation refuses it later and names its path
+
+
+def _exponent(value: Decimal) -> int:
+    return int(value.as_tuple().exponent)
+
+
+def _with_exponent(value: Decimal) -> str:
+    """The form of a quantity that was written with an exponent, a multiple of three: ``100e18``."""
+    value = _WHOLE.normalize(value)
+    exponent = _exponent(value) // 3 * 3
+    return f"{int(value.scaleb(-exponent, _WHOLE))}e{exponent}".removesuffix("e0")
 
 
 #: Fields of volumes that have a default of their own, by the kind of volume.
