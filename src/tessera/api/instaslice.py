@@ -363,6 +363,6 @@ def _positions(item: Instaslice) -> Iterator[tuple[str, Position | Slice | Forei
 
 
 INSTASLICES = Resource("inference.redhat.com", "v1alpha1", "instaslices", "Instaslice", True, Instaslice)
-#: What is known where the API server does not know the kind, and something shows that Tessera is there.
+#: What is said where a cluster with Tessera lacks the kind.
 KIND_LACKS = f"the cluster lacks the kind {INSTASLICES.label}"
 KIND_MISSING = f"{KIND_LACKS}; {REINSTALL}"
