@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.slice_requests import find_excess
+from tessera.dra.claims import ResourceClaim
 from tessera.kube.codec import BookmarkLine, ChangeLine, Codec, ErrorLine, LineSplitter, Undecodable
 from tessera.kube.resources import Pod
 from tessera.limits import POD_QUANTITIES
@@ -196,6 +197,30 @@ def test_what_is_cut_still_exceeds_its_limit_and_own_keys_stay() -> None:
     kept = pod.spec.containers[0].resources.requests
     assert (kept["nvidia.com/mig-1g.5gb"], kept["cpu"], len(kept)) == ("1", "2", POD_QUANTITIES + 1)
     assert find_excess(pod.spec).startswith("node selector has 101 or more labels, at most 100 labels are allowed")
+
+
+@pytest.mark.parametrize("form", ["line", "page"])
+def test_more_finalizers_than_are_read_spoil_an_object_whose_finalizers_tessera_writes(form: str) -> None:
+    codec = Codec(ResourceClaim)
+    item = {"metadata": {"name": "a", "namespace": "b", "uid": "u", "finalizers": _TEXTS}, "spec": {}}
+    if form == "line":
+        found: Any = codec.decode_line(msgspec.json.encode({"type": "ADDED", "object": item}))
+    else:
+        filler = {"metadata": {"name": "filler", "annotations": {"a": "x" * 5 * 2**20}}, "spec": {}}
+        page = codec.decode_page(msgspec.json.encode({"items": [item, filler]}))
+        assert len(page.items) == 1
+        (found,) = page.undecodable
+    assert isinstance(found, Undecodable)
+    assert found.metadata is not None
+    assert (found.metadata.name, found.error) == ("a", "metadata.finalizers: 40,000 entries, at most 1,000 are read")
+
+
+def test_nothing_that_stands_before_own_keys_hides_them() -> None:
+    own = ("tessera.dev/pinned", "nvidia.com/gpu", "mig.das.com/1g.5gb", "instaslice.redhat.com/mig-1g.5gb")
+    item = {"metadata": {"annotations": {**{f"cpu{n}": "1" for n in range(MANY)}, **dict.fromkeys(own, "1")}}}
+    line = CODEC.decode_line(msgspec.json.encode({"type": "ADDED", "object": item}))
+    assert isinstance(line, ChangeLine)
+    assert set(own) <= line.object.metadata.annotations.keys()
 
 
 def test_an_object_of_a_usual_size_is_left_as_it_is() -> None:

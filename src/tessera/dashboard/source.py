@@ -376,11 +376,10 @@ class ClusterSource:
     async def _watch_server(self) -> None:
         """Notes, while somebody looks, that the API server is silent: its watches would show that minutes later."""
         while True:
-            if self._watched():
-                silence = await self._ask_server()
-                if silence != self._silence:
-                    self._silence = silence
-                    self._changed.set()
+            silence = await self._ask_server() if self._watched() else ""
+            if silence != self._silence:
+                self._silence = silence
+                self._changed.set()
             await self._clock.sleep(PERIOD)
 
     async def _ask_server(self) -> str:

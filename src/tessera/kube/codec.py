@@ -267,10 +267,14 @@ class Codec(Generic[T]):
 
     def _decode_or_explain(self, raw: msgspec.Raw, type_: str) -> T | Undecodable:
         try:
-            return _cut(_decode(self._object, raw))
+            item = _decode(self._object, raw)
         except msgspec.ValidationError as error:
             text = locate_error(raw, self._object.decode, str(error))
             return Undecodable(type_, self._metadata(raw), text)
+        try:
+            return _cut(item)
+        except msgspec.ValidationError as error:
+            return Undecodable(type_, self._metadata(raw), str(error))
 
     def _metadata(self, raw: msgspec.Raw) -> ObjectMeta | None:
         try:

@@ -23,9 +23,9 @@ Uid = NewType("Uid", str)
 
 #: Entries of each list and map of an object's metadata; own objects and those of kubelet have a tenth.
 _METADATA_ENTRIES = 1_000
-_METADATA_LISTS = ("labels", "annotations", "owner_references", "finalizers")
-#: Labels, annotations and resources that Tessera reads, whatever others stand beside them.
-_OWN_KEYS = ("tessera.dev/", "nvidia.com/", "cpu", "memory")
+#: Labels, annotations and resources that Tessera reads, whatever others stand beside them: the first are kept first.
+_OWN_DOMAINS = ("tessera.dev/", "nvidia.com/", "instaslice.redhat.com/", "mig.das.com/")
+_OWN_NAMES = frozenset({"cpu", "memory"})
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -36,10 +36,18 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
         Decoded, an entry takes up to ten times its bytes, and the caches of controller and agents have all objects.
         What compares a list with its limit still finds that it is exceeded.
+
+        Raises:
+            msgspec.ValidationError: it has more finalizers than are read. They are not cut, as a list of finalizers is
+                written whole.
         """
-        metadata = getattr(self, "metadata", None)
+        metadata: ObjectMeta | None = getattr(self, "metadata", None)
         if metadata is not None:
-            cut_entries(_METADATA_ENTRIES, [metadata], *_METADATA_LISTS)
+            cut_entries(_METADATA_ENTRIES, [metadata], "labels", "annotations", "owner_references")
+            if len(metadata.finalizers) > _METADATA_ENTRIES:
+                raise msgspec.ValidationError(
+                    f"metadata.finalizers: {len(metadata.finalizers):,} entries, at most {_METADATA_ENTRIES:,} are read"
+                )
 
 
 def cut_entries(most: int, owners: Iterable[Wire], *fields: str) -> None:
@@ -57,8 +65,13 @@ def cut_entries(most: int, owners: Iterable[Wire], *fields: str) -> None:
 def _first(entries: tuple[Any, ...] | dict[str, Any], most: int) -> tuple[Any, ...] | dict[str, Any]:
     if isinstance(entries, tuple):
         return entries[:most]
-    names = sorted(entries, key=lambda name: not name.startswith(_OWN_KEYS))
-    return {name: entries[name] for name in names[:most]}
+    return {name: entries[name] for name in sorted(entries, key=_rank)[:most]}
+
+
+def _rank(name: str) -> int:
+    if name in _OWN_NAMES:
+        return 0
+    return next((at for at, domain in enumerate(_OWN_DOMAINS) if name.startswith(domain)), len(_OWN_DOMAINS))
 
 
 class OwnerReference(Wire, frozen=True, kw_only=True):

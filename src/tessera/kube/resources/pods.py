@@ -506,6 +506,7 @@ class Pod(Wire, frozen=True, kw_only=True):
 
     def cut(self) -> None:
         """See :meth:`tessera.kube.resources.meta.Wire.cut`."""
+        cut_entries(_ENTRIES - 1, [self.metadata], "finalizers")  # Tessera writes none of a pod
         super().cut()
         self.spec.cut()
         cut_entries(_ENTRIES, [self.status], "conditions", "resource_claim_statuses")
